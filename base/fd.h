@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* File descriptors, read-only mappings and sealed memory files. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+
+int fd_close(int fd); /* returns -1; fd < 0 is fine; never touches errno */
+static inline void fd_closep(int *fd)
+{
+    *fd = fd_close(*fd);
+}
+#define _cleanup_fd_ _cleanup_(fd_closep)
+
+/* Number of open descriptors of this process (leak tests); -1 on error. */
+int fd_count(void);
+
+/* Opens a regular file read-only, close-on-exec; directories and special files are refused. The
+ * message names the first path component that fails, and why. */
+int fd_open_regular(const char *path, uint64_t *ret_size, struct error *err); /* fd or negative */
+/* Whole small file as a NUL-terminated string (NULs inside are kept); larger than max is LIMIT. */
+int file_read(const char *path, size_t max, char **ret, size_t *ret_len, struct error *err);
+/* Writes to a new file beside path, syncs it, renames it over path. */
+int file_write_atomic(const char *path, const void *data, size_t len, struct error *err);
+
+/* Read-only private mapping of a file. */
+struct file_map {
+    void *addr; /* NULL when size is 0 */
+    size_t size;
+};
+int file_map_open(const char *path, struct file_map *ret, struct error *err);
+void file_map_release(struct file_map *m, size_t off, size_t len); /* drops pages, mapping stays */
+void file_map_done(struct file_map *m);
+
+/* Memory file of the given size whose space is really reserved (ENOSPC now, not SIGBUS later). */
+int memfd_new(const char *name, size_t size, struct error *err); /* fd or negative */
+int memfd_seal(int fd, int seals, struct error *err);
+/* Checks that fd is a memory file with at least these seals and this size. */
+int memfd_check(int fd, int seals, size_t min_size, size_t *ret_size, struct error *err);
