@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a device must do for the engine: hold a model's weights and its paged KV, and run one batch
+ * of rows through the target.  The CPU backend is the specification.  All calls of one model come
+ * from the thread that owns it.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "engine/model_file.h"
+#include "kernels/kernels.h"
+
+struct backend_model;
+
+enum backend_dtype { BACKEND_DTYPE_FILE, BACKEND_DTYPE_BF16, BACKEND_DTYPE_F32 };
+
+struct backend_options {
+    unsigned n_threads;        /* 0: CPUs of the affinity mask */
+    enum dk_tier tier;
+    bool exact;                /* true: BF16 weights never take the AMX BF16 class */
+    enum backend_dtype dtype;  /* weights converted at load (rounded: another model), or as filed */
+    enum dk_kv_type kv_type;
+    uint32_t n_kv_blocks;      /* of DK_KV_BLOCK positions */
+    uint32_t max_rows;         /* rows of one forward call */
+    uint32_t max_context;      /* positions; RoPE tables reach so far */
+};
+
+/* One row of a batch.  Rows of one sequence stand next to each other, in path order. */
+struct fwd_row {
+    uint32_t token;
+    uint32_t pos;              /* RoPE position (depth along its own path) */
+    uint32_t slot;             /* where its K/V go */
+    struct dk_attn_row path;   /* what it sees, itself included */
+    float *logits;             /* vocab floats, or NULL */
+    float *taps;               /* n_taps * hidden floats, or NULL */
+};
+struct fwd_batch {
+    uint32_t n_rows;
+    const struct fwd_row *rows;
+    const uint32_t *tap_layers; /* residual stream after these layers, ascending */
+    uint32_t n_taps;
+};
+
+struct backend_memory {
+    uint64_t weight_bytes;  /* as filed */
+    uint64_t packed_bytes;  /* copies */
+    uint64_t kv_bytes;
+    uint64_t scratch_bytes;
+};
+struct backend_timing { /* seconds */
+    double map, pack, warm;
+};
+
+struct backend {
+    const char *name; /* "cpu" */
+    /* Bytes needed before anything is allocated. */
+    int (*plan)(const struct model_file *f, const struct backend_options *o,
+                struct backend_memory *ret, struct error *err);
+    /* progress(arg, done, total) may be NULL.  On failure nothing stays behind. */
+    int (*load)(struct model_file *f, const struct backend_options *o,
+                void (*progress)(void *arg, uint64_t done, uint64_t total), void *arg,
+                struct backend_model **ret, struct error *err);
+    void (*free)(struct backend_model *m);
+    /* Runs the rows; nothing is allocated.  Tokens, positions and slots were checked by the caller. */
+    int (*forward)(struct backend_model *m, const struct fwd_batch *b, struct error *err);
+    /* Copies K/V of all layers from slot to slot, in order (compaction of accepted tree rows). */
+    int (*kv_copy)(struct backend_model *m, const uint32_t *from, const uint32_t *to, size_t n,
+                   struct error *err);
+    void (*describe)(const struct backend_model *m, struct backend_memory *mem,
+                     struct backend_timing *timing, const char **ret_class); /* "exact", "amx-bf16" */
+    const struct dk_ops *(*ops)(const struct backend_model *m); /* for the sampler */
+};
+extern const struct backend backend_cpu;
