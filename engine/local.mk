@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+noinst_LIBRARIES += libdedit-engine.a
+# What a program links to use the engine, in link order.
+engine_libs = libdedit-engine.a $(kernels_libs) libdedit-base.a $(JANSSON_LIBS) $(PCRE2_LIBS) \
+	$(UTF8PROC_LIBS)
+
+# One file a line, in alphabetical order.
+libdedit_engine_a_SOURCES =

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+# One archive a tier, since each has its own instruction-set flags; nothing else may be compiled
+# with them.  cpu/<op>/portable.c goes into the first, cpu/<op>/avx2.c into the second, and so on.
+noinst_LIBRARIES += libdedit-kernels.a
+kernels_tiers =
+if BUILD_AVX2
+noinst_LIBRARIES += libdedit-kernels-avx2.a
+kernels_tiers += libdedit-kernels-avx2.a
+endif
+if BUILD_AVX512
+noinst_LIBRARIES += libdedit-kernels-avx512.a
+kernels_tiers += libdedit-kernels-avx512.a
+endif
+if BUILD_AMX
+noinst_LIBRARIES += libdedit-kernels-amx.a
+kernels_tiers += libdedit-kernels-amx.a
+endif
+# Twice: the dispatcher refers to the tiers, and the tiers to shared helpers.
+kernels_libs = libdedit-kernels.a $(kernels_tiers) libdedit-kernels.a
+
+# One file a line, in alphabetical order.
+libdedit_kernels_a_SOURCES = \
+	%D%/kernels.h
+
+libdedit_kernels_avx2_a_CFLAGS = $(AM_CFLAGS) $(AVX2_CFLAGS)
+libdedit_kernels_avx2_a_SOURCES =
+
+libdedit_kernels_avx512_a_CFLAGS = $(AM_CFLAGS) $(AVX512_CFLAGS)
+libdedit_kernels_avx512_a_SOURCES =
+
+libdedit_kernels_amx_a_CFLAGS = $(AM_CFLAGS) $(AMX_CFLAGS)
+libdedit_kernels_amx_a_SOURCES =

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+# A unit test is one program: add it to check_PROGRAMS, with _SOURCES and one of the link lists.
+AM_TESTS_ENVIRONMENT = top_srcdir='$(abs_top_srcdir)'; top_builddir='$(abs_top_builddir)'; \
+	CC='$(CC)'; export top_srcdir top_builddir CC;
+tap_driver = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
+LOG_DRIVER = $(tap_driver)
+TEST_EXTENSIONS = .sh
+SH_LOG_DRIVER = $(tap_driver)
+SH_LOG_COMPILER = $(SHELL)
+
+if ENABLE_TESTS
+check_LIBRARIES += libdedit-test.a
+libdedit_test_a_SOURCES = \
+	%D%/unit/util.c \
+	%D%/unit/util.h
+base_test_libs = libdedit-test.a libdedit-base.a $(JANSSON_LIBS) $(CHECK_LIBS)
+kernels_test_libs = libdedit-test.a $(kernels_libs) libdedit-base.a $(JANSSON_LIBS) $(CHECK_LIBS)
+engine_test_libs = libdedit-test.a $(engine_libs) $(CHECK_LIBS)
+
+check_PROGRAMS += %D%/unit/test-base
+tests_unit_test_base_SOURCES = %D%/unit/test-base.c
+tests_unit_test_base_LDADD = $(base_test_libs)
+endif
+TESTS += $(check_PROGRAMS)
