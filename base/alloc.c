@@ -125,7 +125,8 @@ void *mem_map_pages(size_t bytes)
 {
     if (must_fail(bytes))
         return NULL;
-    void *p = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *p =
+        mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return NULL;
     /* Advice: a kernel without huge pages refuses it, and nothing is lost. */

@@ -13,10 +13,9 @@
 static const struct {
     const char *name;
     const char *text;
-} table[] = {
-    {"ok", "no error"},
+} table[] = {{"ok", "no error"},
 #define X(NAME, number, name, text) [number] = {name, text},
-    DEDIT_ERRORS(X)
+             DEDIT_ERRORS(X)
 #undef X
 };
 static const int table_len = (int)(sizeof(table) / sizeof(table[0]));
@@ -68,8 +67,8 @@ static void tidy(char *s, bool cut)
 static int set(struct error *err, int code, const char *file, int line, const char *prefix,
                const char *msg)
 {
-    int n = snprintf(err->msg, sizeof(err->msg), "%s%s%s", prefix ? prefix : "",
-                     prefix ? ": " : "", msg);
+    int n = snprintf(err->msg, sizeof(err->msg), "%s%s%s", prefix ? prefix : "", prefix ? ": " : "",
+                     msg);
     tidy(err->msg, n >= (int)sizeof(err->msg));
     err->code = code;
     err->file = file;

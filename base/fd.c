@@ -39,8 +39,8 @@ static int open_error(const char *path, int error, struct error *err)
 {
     int saved = error;
     int code = error == ENOENT || error == ENOTDIR ? DEDIT_E_NOT_FOUND
-             : error == EACCES || error == EPERM   ? DEDIT_E_DENIED
-             : error == ENOMEM                     ? DEDIT_E_NOMEM
+               : error == EACCES || error == EPERM ? DEDIT_E_DENIED
+               : error == ENOMEM                   ? DEDIT_E_NOMEM
                                                    : DEDIT_E_IO;
     if (error == ENOENT || error == ENOTDIR || error == EACCES) {
         _cleanup_free_ char *part = mem_strdup(path);

@@ -12,8 +12,14 @@ libdedit_base_a_SOURCES = \
 	%D%/error.h \
 	%D%/fd.c \
 	%D%/fd.h \
+	%D%/file.c \
+	%D%/hash.c \
 	%D%/hash.h \
+	%D%/log.c \
 	%D%/log.h \
+	%D%/memfd.c \
+	%D%/parse.c \
 	%D%/parse.h \
+	%D%/strbuf.c \
 	%D%/strbuf.h \
 	%D%/utf8.c

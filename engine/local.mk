@@ -5,4 +5,14 @@ engine_libs = libdedit-engine.a $(kernels_libs) libdedit-base.a $(JANSSON_LIBS) 
 	$(UTF8PROC_LIBS)
 
 # One file a line, in alphabetical order.
-libdedit_engine_a_SOURCES =
+libdedit_engine_a_SOURCES = \
+	%D%/backend.h \
+	%D%/chat.h \
+	%D%/engine.h \
+	%D%/gguf.h \
+	%D%/kv.h \
+	%D%/model_file.h \
+	%D%/noise.h \
+	%D%/safetensors.h \
+	%D%/sampler.h \
+	%D%/tokenizer.h

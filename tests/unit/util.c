@@ -45,8 +45,10 @@ static void teardown(void)
     mem_set_fail_hook(NULL, NULL);
     int fds = fd_count();
     size_t mem = mem_live_count();
-    ck_assert_msg(fds == fds_before, "descriptors: %d at the start, %d at the end", fds_before, fds);
-    ck_assert_msg(mem == mem_before, "allocations: %zu at the start, %zu at the end", mem_before, mem);
+    ck_assert_msg(fds == fds_before, "descriptors: %d at the start, %d at the end", fds_before,
+                  fds);
+    ck_assert_msg(mem == mem_before, "allocations: %zu at the start, %zu at the end", mem_before,
+                  mem);
 }
 
 TCase *test_case(Suite *s, const char *name)

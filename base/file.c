@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whole files: reading, replacing atomically, mapping. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/checked.h"
+#include "base/fd.h"
+
+int file_read(const char *path, size_t max, char **ret, size_t *ret_len, struct error *err)
+{
+    uint64_t size;
+    _cleanup_fd_ int fd = fd_open_regular(path, &size, err);
+    if (fd < 0)
+        return fd;
+    if (size > max)
+        return ERR(err, LIMIT, "%s: %llu bytes, at most %zu are allowed", path,
+                   (unsigned long long)size, max);
+    /* The size is a hint: the file may grow while we read, and in /proc it is 0. */
+    size_t cap = (size_t)size + 1, len = 0;
+    _cleanup_free_ char *buf = mem_alloc(cap);
+    if (!buf)
+        return ERR(err, NOMEM, "%s: out of memory", path);
+    for (;;) {
+        if (len == cap - 1) {
+            /* One byte more than allowed is enough to see that there is too much. */
+            size_t grown;
+            if (!size_add(cap, cap / 2 + 4096, &grown) || grown > max + 2)
+                grown = max + 2;
+            if (grown <= cap)
+                return ERR(err, LIMIT, "%s: more than %zu bytes", path, max);
+            char *p = mem_realloc(buf, grown);
+            if (!p)
+                return ERR(err, NOMEM, "%s: out of memory", path);
+            buf = p;
+            cap = grown;
+        }
+        ssize_t n = read(fd, buf + len, cap - 1 - len);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return ERR(err, IO, "%s: %s", path, strerror(errno));
+        if (n == 0)
+            break;
+        len += (size_t)n;
+        if (len > max)
+            return ERR(err, LIMIT, "%s: more than %zu bytes", path, max);
+    }
+    buf[len] = '\0';
+    *ret = TAKE_PTR(buf);
+    if (ret_len)
+        *ret_len = len;
+    return 0;
+}
+
+static int write_all(int fd, const char *data, size_t len)
+{
+    while (len) {
+        ssize_t n = write(fd, data, len);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -1;
+        data += n;
+        len -= (size_t)n;
+    }
+    return 0;
+}
+
+/* Makes the rename last: without it a crash may bring the old file back.  File systems that cannot
+ * sync a folder lose nothing but that. */
+static void sync_folder_of(char *path)
+{
+    char *slash = strrchr(path, '/');
+    if (slash)
+        slash[slash == path] = '\0';
+    _cleanup_fd_ int fd = open(slash ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0)
+        (void)fsync(fd);
+}
+
+int file_write_atomic(const char *path, const void *data, size_t len, struct error *err)
+{
+    static atomic_uint serial;
+    size_t cap;
+    if (!*path)
+        return ERR(err, INVALID, "an empty file name was given");
+    if (!size_add(strlen(path), 48, &cap))
+        return ERR_NOMEM(err);
+    _cleanup_free_ char *tmp = mem_alloc(cap);
+    if (!tmp)
+        return ERR_NOMEM(err);
+    _cleanup_fd_ int fd = -1;
+    /* Not mkstemp: the new file gets the mode that the umask says.  A name that exists is left over
+     * from a process with our number that died here. */
+    for (unsigned attempt = 0; fd < 0 && attempt < 100; attempt++) {
+        snprintf(tmp, cap, "%s.tmp-%ld-%u", path, (long)getpid(), atomic_fetch_add(&serial, 1));
+        fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+        if (fd < 0 && errno != EEXIST)
+            break;
+    }
+    if (fd < 0)
+        return ERR(err, IO, "%s: cannot create: %s", tmp, strerror(errno));
+    if (write_all(fd, data, len) < 0 || fsync(fd) < 0 || rename(tmp, path) < 0) {
+        int saved = errno;
+        (void)unlink(tmp);
+        return ERR(err, IO, "%s: cannot write: %s", path, strerror(saved));
+    }
+    snprintf(tmp, cap, "%s", path);
+    sync_folder_of(tmp);
+    return 0;
+}
+
+int file_map_open(const char *path, struct file_map *ret, struct error *err)
+{
+    uint64_t size;
+    _cleanup_fd_ int fd = fd_open_regular(path, &size, err);
+    if (fd < 0)
+        return fd;
+    if (size > SIZE_MAX / 2)
+        return ERR(err, LIMIT, "%s: too large to map", path);
+    if (size == 0) {
+        *ret = (struct file_map){0};
+        return 0;
+    }
+    void *addr = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (addr == MAP_FAILED)
+        return error_set(err, errno == ENOMEM ? DEDIT_E_NOMEM : DEDIT_E_IO, __FILE__, __LINE__,
+                         "%s: cannot map: %s", path, strerror(errno));
+    *ret = (struct file_map){.addr = addr, .size = (size_t)size};
+    return 0;
+}
+
+void file_map_release(struct file_map *m, size_t off, size_t len)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    if (!m->addr || off >= m->size)
+        return;
+    if (len > m->size - off)
+        len = m->size - off;
+    /* Whole pages inside the range only: the edges may belong to a neighbour.  The end of the file
+     * is the end of its last page. */
+    size_t first = (off + page - 1) / page * page;
+    size_t last = off + len == m->size ? m->size : (off + len) / page * page;
+    if (first < last)
+        (void)madvise((char *)m->addr + first, last - first, MADV_DONTNEED);
+}
+
+void file_map_done(struct file_map *m)
+{
+    if (m->addr)
+        munmap(m->addr, m->size);
+    *m = (struct file_map){0};
+}
