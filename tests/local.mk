@@ -21,4 +21,12 @@ check_PROGRAMS += %D%/unit/test-base
 tests_unit_test_base_SOURCES = %D%/unit/test-base.c
 tests_unit_test_base_LDADD = $(base_test_libs)
 endif
+# Reference data; the one big tokenizer is packed, and unpacked into the build folder for the tests.
+EXTRA_DIST += %D%/golden
+check_DATA = %D%/golden/qwen3-tokenizer/tokenizer.json
+CLEANFILES += %D%/golden/qwen3-tokenizer/tokenizer.json
+%D%/golden/qwen3-tokenizer/tokenizer.json: %D%/golden/qwen3-tokenizer/tokenizer.json.xz
+	$(AM_V_GEN)$(MKDIR_P) $(@D) && xz -dc $(srcdir)/tests/golden/qwen3-tokenizer/tokenizer.json.xz >$@.tmp && \
+	  mv $@.tmp $@
+
 TESTS += $(check_PROGRAMS)
