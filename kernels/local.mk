@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # One archive a tier, since each has its own instruction-set flags; nothing else may be compiled
-# with them.  cpu/<op>/portable.c goes into the first, cpu/<op>/avx2.c into the second, and so on.
+# with them.  cpu/<op>/c.c goes into the first, cpu/<op>/avx2.c into the second, and so on.
 noinst_LIBRARIES += libdedit-kernels.a
 kernels_tiers =
 if BUILD_AVX2
@@ -20,7 +20,19 @@ kernels_libs = libdedit-kernels.a $(kernels_tiers) libdedit-kernels.a
 
 # One file a line, in alphabetical order.
 libdedit_kernels_a_SOURCES = \
-	%D%/kernels.h
+	%D%/act.c \
+	%D%/cpu/act/c.c \
+	%D%/cpu/act/float.h \
+	%D%/cpu/dispatch.c \
+	%D%/cpu/internal.h \
+	%D%/cpu/matmul/amx_ref.c \
+	%D%/cpu/matmul/c.c \
+	%D%/cpu/tier.c \
+	%D%/dtype.c \
+	%D%/fma.h \
+	%D%/kernels.h \
+	%D%/pool.c \
+	%D%/weight.c
 
 libdedit_kernels_avx2_a_CFLAGS = $(AM_CFLAGS) $(AVX2_CFLAGS)
 libdedit_kernels_avx2_a_SOURCES =

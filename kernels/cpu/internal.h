@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the CPU kernels share among themselves: one function per op and tier, named
+ * dk_cpu_<op>_<tier>, and the split of products, activations and packing between float weights
+ * (matmul/, act/, weight/) and block-quantised weights (matmul-quant/, quant/).
+ *
+ * A tier that has no variant of its own for an op uses the next lower tier's function in its table
+ * (dispatch.c).  Files of a tier are compiled with that tier's instructions, so nothing in them may
+ * run before the CPU was checked: no static constructors, no shared non-static inline functions.
+ */
+#pragma once
+
+#include "kernels/kernels.h"
+
+#if defined(__x86_64__)
+#define DK_X86 1
+#else
+#define DK_X86 0
+#endif
+
+/* Float activations and weights are padded with zeros to a multiple of this many inputs. */
+#define DK_K_PAD 16u
+#define DK_PANEL 16u /* outputs of a panel */
+
+static inline uint32_t dk_pad_k(uint32_t k, uint32_t unit)
+{
+    return (k + unit - 1) / unit * unit;
+}
+
+/* ---- activations: three areas of dk_act.mem, each 64-byte aligned ------------------------------ */
+
+/* Bytes of each area for a capacity (rows and k as dk_act_bytes gets them). */
+size_t dk_act_bytes_f32(uint32_t max_rows, uint32_t max_k);
+size_t dk_act_bytes_bf16(uint32_t max_rows, uint32_t max_k);
+size_t dk_act_bytes_int(uint32_t max_rows, uint32_t max_k); /* quant */
+/* Start of each area. */
+void *dk_act_f32(const struct dk_act *a);
+void *dk_act_bf16(const struct dk_act *a);
+void *dk_act_int(const struct dk_act *a);
+
+typedef void (*dk_act_fn)(struct dk_act *a, unsigned forms, const float *x, size_t ldx,
+                          uint32_t row0, uint32_t row1);
+typedef void (*dk_matmul_fn)(const struct dk_mm *mm, const struct dk_act *a, uint32_t panel0,
+                             uint32_t panel1, void *scratch);
+#define DK_DECLARE_ACT(name)                                                                       \
+    void name(struct dk_act *a, unsigned forms, const float *x, size_t ldx, uint32_t row0,         \
+              uint32_t row1)
+#define DK_DECLARE_MATMUL(name)                                                                    \
+    void name(const struct dk_mm *mm, const struct dk_act *a, uint32_t panel0, uint32_t panel1,    \
+              void *scratch)
+
+/* The forms DK_FORM_F32 and DK_FORM_BF16 (..._float) and DK_FORM_INT (..._quant); each looks only
+ * at its own bits of forms. */
+DK_DECLARE_ACT(dk_cpu_act_float_c);
+DK_DECLARE_ACT(dk_cpu_act_float_avx2);
+DK_DECLARE_ACT(dk_cpu_act_float_avx512);
+DK_DECLARE_ACT(dk_cpu_act_quant_c);
+DK_DECLARE_ACT(dk_cpu_act_quant_avx2);
+DK_DECLARE_ACT(dk_cpu_act_quant_avx512);
+DK_DECLARE_ACT(dk_cpu_act_quant_amx);
+
+/* F32, F16, BF16 weights in DK_LAYOUT_PANEL. */
+DK_DECLARE_MATMUL(dk_cpu_matmul_float_c);
+DK_DECLARE_MATMUL(dk_cpu_matmul_float_avx2);
+DK_DECLARE_MATMUL(dk_cpu_matmul_float_avx512);
+/* DK_LAYOUT_AMX_BF16: the instruction, and the loop that follows it bit for bit. */
+DK_DECLARE_MATMUL(dk_cpu_matmul_bf16_amx);
+DK_DECLARE_MATMUL(dk_cpu_matmul_bf16_amx_ref);
+/* Block types. */
+DK_DECLARE_MATMUL(dk_cpu_matmul_quant_c);
+DK_DECLARE_MATMUL(dk_cpu_matmul_quant_avx2);
+DK_DECLARE_MATMUL(dk_cpu_matmul_quant_avx512);
+DK_DECLARE_MATMUL(dk_cpu_matmul_quant_amx);
+
+/* ---- weights ------------------------------------------------------------------------------------ */
+
+bool dk_weight_bytes_float(enum dk_type t, enum dk_layout l, uint32_t n, uint32_t k, size_t *ret);
+bool dk_weight_bytes_quant(enum dk_type t, uint32_t n, uint32_t k, size_t *ret);
+void dk_weight_pack_float(void *dst, enum dk_type t, enum dk_layout l, uint32_t n, uint32_t k,
+                          const void *src, size_t src_row_bytes, uint32_t panel0, uint32_t panel1);
+void dk_weight_pack_quant(void *dst, enum dk_type t, uint32_t n, uint32_t k, const void *src,
+                          size_t src_row_bytes, uint32_t panel0, uint32_t panel1);
+void dk_weight_row_float(const struct dk_weight *w, uint32_t row, float *out);
+void dk_weight_row_quant(const struct dk_weight *w, uint32_t row, float *out);
+
+/* ---- what the CPU has ----------------------------------------------------------------------------- */
+
+struct dk_cpu {
+    bool avx2;       /* AVX2, FMA, F16C, and the system saves the registers */
+    bool avx512;     /* F, BW, DQ, VL, VNNI, and the system saves the registers */
+    bool amx;        /* tiles, INT8, BF16, on top of avx512; the system grants tile data */
+};
+const struct dk_cpu *dk_cpu(void); /* asked once, any thread */

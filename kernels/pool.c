@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The thread pool of the kernels: a region runs one function on every member, which meet at
+ * barriers inside it.
+ *
+ * A decoding step is one region with some hundred barriers, so both are a counter and a generation
+ * word: who arrives last resets the counter and raises the generation, everybody else spins on it
+ * for a bounded time and then sleeps in a futex.  Where there are fewer CPUs than members, spinning
+ * would only keep the others from running, so they yield a few times and sleep at once.
+ *
+ * Who runs it: dk_pool_run by one thread at a time (tid 0), the rest by the pool's own threads.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "kernels/kernels.h"
+
+#define MAX_THREADS 64u
+/* How long a member spins before it sleeps.  At a barrier: longer than any imbalance worth waking
+ * for.  Between regions: the caller samples and schedules there; a sleeping worker costs a wake-up
+ * of 20 us and more. */
+#define SPIN_BARRIER_NS 200000u
+#define SPIN_REGION_NS 400000u
+#define SPIN_CHECK 64u /* pauses between two looks at the clock */
+#define YIELDS 4u      /* instead of spinning, where CPUs are short */
+
+/* A word to wait on: its value and the number of those asleep on it, on a line of their own. */
+struct gate {
+    _Alignas(64) _Atomic uint32_t value;
+    _Atomic uint32_t sleepers;
+};
+
+struct dk_pool {
+    struct gate region;  /* raised when a region (or the end) is published */
+    struct gate barrier; /* raised when all members have arrived */
+    _Alignas(64) _Atomic uint32_t arrived;
+    _Alignas(64) void (*fn)(void *arg, const struct dk_par *par); /* NULL: threads end */
+    void *arg;
+    unsigned n, n_started;
+    bool crowded; /* fewer CPUs than members */
+    struct worker {
+        struct dk_pool *pool;
+        unsigned tid;
+        pthread_t thread;
+    } workers[MAX_THREADS];
+};
+
+static void cpu_relax(void)
+{
+#if defined(__x86_64__)
+    _mm_pause();
+#else
+    atomic_signal_fence(memory_order_seq_cst);
+#endif
+}
+
+static void gate_sleep(struct gate *g, uint32_t old)
+{
+    /* Counted before the last look at the value: gate_raise stores first and counts after, both in
+     * the one order of sequentially consistent operations, so one of the two sees the other. */
+    atomic_fetch_add(&g->sleepers, 1);
+    while (atomic_load(&g->value) == old)
+        syscall(SYS_futex, &g->value, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
+    atomic_fetch_sub(&g->sleepers, 1);
+}
+
+/* Waits until the value is no longer old.  Acquires what was written before the raise. */
+static void gate_wait(struct gate *g, uint32_t old, bool crowded, uint64_t spin_ns)
+{
+    if (crowded) {
+        for (unsigned i = 0; i < YIELDS; i++) {
+            if (atomic_load_explicit(&g->value, memory_order_acquire) != old)
+                return;
+            sched_yield();
+        }
+    } else {
+        uint64_t end = 0;
+        do {
+            for (unsigned i = 0; i < SPIN_CHECK; i++) {
+                if (atomic_load_explicit(&g->value, memory_order_acquire) != old)
+                    return;
+                cpu_relax();
+            }
+            if (!end)
+                end = clock_now_ns() + spin_ns;
+        } while (clock_now_ns() < end);
+    }
+    gate_sleep(g, old);
+}
+
+/* Publishes everything written so far. */
+static void gate_raise(struct gate *g, uint32_t value)
+{
+    atomic_store(&g->value, value);
+    if (atomic_load(&g->sleepers))
+        syscall(SYS_futex, &g->value, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+void dk_barrier(const struct dk_par *par)
+{
+    struct dk_pool *p = par->pool;
+    if (par->n == 1)
+        return;
+    /* Read before arriving: after it, the last one may raise the gate at any time. */
+    uint32_t gen = atomic_load_explicit(&p->barrier.value, memory_order_relaxed);
+    if (atomic_fetch_add_explicit(&p->arrived, 1, memory_order_acq_rel) == par->n - 1) {
+        atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
+        gate_raise(&p->barrier, gen + 1);
+    } else {
+        gate_wait(&p->barrier, gen, p->crowded, SPIN_BARRIER_NS);
+    }
+}
+
+void dk_thread_init(void)
+{
+#if defined(__x86_64__)
+    /* All exceptions masked, round to nearest even, denormals neither flushed nor read as zero. */
+    _mm_setcsr(0x1f80);
+#endif
+}
+
+static void *worker_main(void *arg)
+{
+    struct worker *w = arg;
+    struct dk_pool *p = w->pool;
+    struct dk_par par = {.tid = w->tid, .n = p->n, .pool = p};
+    dk_thread_init();
+    for (uint32_t gen = 0;; gen++) {
+        gate_wait(&p->region, gen, p->crowded, SPIN_REGION_NS);
+        if (!p->fn)
+            return NULL;
+        p->fn(p->arg, &par);
+        dk_barrier(&par);
+    }
+}
+
+void dk_pool_run(struct dk_pool *p, void (*fn)(void *arg, const struct dk_par *par), void *arg)
+{
+    struct dk_par par = {.tid = 0, .n = p->n, .pool = p};
+    if (p->n > 1) {
+        p->fn = fn;
+        p->arg = arg;
+        gate_raise(&p->region, atomic_load_explicit(&p->region.value, memory_order_relaxed) + 1);
+    }
+    fn(arg, &par);
+    dk_barrier(&par);
+}
+
+unsigned dk_pool_size(const struct dk_pool *p)
+{
+    return p->n;
+}
+
+static unsigned cpus_allowed(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        return (unsigned)CPU_COUNT(&set);
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (unsigned)n : 1;
+}
+
+struct dk_pool *dk_pool_free(struct dk_pool *p)
+{
+    if (!p)
+        return NULL;
+    p->fn = NULL;
+    gate_raise(&p->region, atomic_load_explicit(&p->region.value, memory_order_relaxed) + 1);
+    for (unsigned i = 0; i < p->n_started; i++)
+        pthread_join(p->workers[i].thread, NULL);
+    mem_free(p);
+    return NULL;
+}
+DEFINE_CLEANUP(struct dk_pool *, dk_pool_free);
+
+int dk_pool_new(unsigned n_threads, struct dk_pool **ret, struct error *err)
+{
+    if (n_threads < 1 || n_threads > MAX_THREADS)
+        return ERR(err, INVALID, "threads: %u is outside 1..%u", n_threads, MAX_THREADS);
+    _cleanup_(dk_pool_freep) struct dk_pool *p = mem_aligned(64, sizeof *p);
+    if (!p)
+        return ERR_NOMEM(err);
+    memset(p, 0, sizeof *p);
+    p->n = n_threads;
+    p->crowded = cpus_allowed() < n_threads;
+    /* Signals are for the program's own threads. */
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int r = 0;
+    for (unsigned i = 0; i + 1 < n_threads; i++) {
+        struct worker *w = &p->workers[i];
+        w->pool = p;
+        w->tid = i + 1;
+        r = pthread_create(&w->thread, NULL, worker_main, w);
+        if (r)
+            break;
+        p->n_started++;
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (r)
+        return ERR(err, IO, "thread %u of %u could not be started: %s", p->n_started + 1,
+                   n_threads, strerror(r));
+    *ret = TAKE_PTR(p);
+    return 0;
+}
