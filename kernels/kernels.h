@@ -11,6 +11,7 @@
  *    written operation.  The one exception is DK_LAYOUT_AMX_BF16, a class of its own.
  *  - Ops work on ranges (rows, panels, heads); splitting a range over threads is the caller's job
  *    (dk_split).  No op allocates, blocks, or touches global state.
+ *  - A NaN's sign and payload are not part of "the same bits": where one tier gives a NaN, all do.
  *  - Floating-point environment: dk_thread_init() sets round-to-nearest, denormals kept.
  */
 #pragma once
@@ -164,6 +165,7 @@ struct dk_mm {
 /* ---- attention ---------------------------------------------------------------------------------- */
 
 #define DK_KV_BLOCK 16u /* positions of a KV block */
+#define DK_MAX_HEAD_DIM 512u /* attention's scratch is cut for it; loaders refuse larger heads */
 enum dk_kv_type { DK_KV_F32, DK_KV_BF16, DK_KV_F16, DK_KV_TYPE_COUNT };
 const char *dk_kv_type_name(enum dk_kv_type t); /* "f32", "bf16", "f16" */
 uint32_t dk_kv_elem_bytes(enum dk_kv_type t);
@@ -242,8 +244,12 @@ struct dk_ops {
     /* log(sum exp(x_i - max)) + max; 16 lanes by i % 16, folded 8-4-2-1; max = the true maximum. */
     float (*logsumexp)(const float *x, uint32_t n, float max);
     /* Gumbel noise g_v, v = v0 .. v0+n-1, from Philox4x32-10: word v % 4 of the block with
-     * counter {v / 4, ctr[0], ctr[1], ctr[2]} and the given key;
-     * u = ((word >> 9) + 0.5) * 2^-23, g = -log(-log(u)) with dk_logf. */
+     * counter {v / 4, ctr[0], ctr[1], ctr[2]} and the given key:
+     *   w = min(fma(word >> 16, 2^-16, ((word & 0xffff) + 0.5) * 2^-32), 1 - 2^-24)
+     *   g = -log(-log(1 - w)), log as dk_logf; the inner one takes -w itself where 1 - w >= 2/3.
+     * Large g come from small w, which keep all 32 bits: with u = 1 - w taken to 23 bits instead,
+     * a token of probability below 2^-24 could hardly be drawn, and the noise of large
+     * vocabularies would tie.  dk_gumbelf in kernels/math.h is the definition. */
     void (*gumbel)(float *out, const uint32_t key[2], const uint32_t ctr[3], uint32_t v0,
                    uint32_t n);
 };
