@@ -82,6 +82,8 @@ static int check_depth(const char *text, size_t len, const char *name, struct er
 
 int js_parse(const char *text, size_t len, const char *name, json_t **ret, struct error *err)
 {
+    if (len == 0)
+        return ERR(err, FORMAT, "%s: is empty", name);
     int r = check_depth(text, len, name, err);
     if (r < 0)
         return r;

@@ -10,6 +10,8 @@ libdedit_engine_a_SOURCES = \
 	%D%/chat.h \
 	%D%/engine.h \
 	%D%/gguf.h \
+	%D%/json.c \
+	%D%/json.h \
 	%D%/kv.h \
 	%D%/model_file.h \
 	%D%/noise.h \
