@@ -17,9 +17,19 @@ base_test_libs = libdedit-test.a libdedit-base.a $(JANSSON_LIBS) $(CHECK_LIBS)
 kernels_test_libs = libdedit-test.a $(kernels_libs) libdedit-base.a $(JANSSON_LIBS) $(CHECK_LIBS)
 engine_test_libs = libdedit-test.a $(engine_libs) $(CHECK_LIBS)
 
-check_PROGRAMS += %D%/unit/test-base
+check_PROGRAMS += \
+	%D%/unit/test-base \
+	%D%/unit/test-base-fd \
+	%D%/unit/test-base-parse \
+	%D%/unit/test-frame
 tests_unit_test_base_SOURCES = %D%/unit/test-base.c
 tests_unit_test_base_LDADD = $(base_test_libs)
+tests_unit_test_base_fd_SOURCES = %D%/unit/test-base-fd.c
+tests_unit_test_base_fd_LDADD = $(base_test_libs)
+tests_unit_test_base_parse_SOURCES = %D%/unit/test-base-parse.c
+tests_unit_test_base_parse_LDADD = $(base_test_libs)
+tests_unit_test_frame_SOURCES = %D%/unit/test-frame.c
+tests_unit_test_frame_LDADD = $(base_test_libs)
 endif
 # Reference data; the one big tokenizer is packed, and unpacked into the build folder for the tests.
 EXTRA_DIST += %D%/golden
