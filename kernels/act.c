@@ -20,7 +20,8 @@ size_t dk_act_bytes_bf16(uint32_t max_rows, uint32_t max_k)
 
 size_t dk_act_bytes(uint32_t max_rows, uint32_t max_k)
 {
-    return dk_act_bytes_f32(max_rows, max_k) + dk_act_bytes_bf16(max_rows, max_k);
+    return dk_act_bytes_f32(max_rows, max_k) + dk_act_bytes_bf16(max_rows, max_k) +
+           dk_act_bytes_int(max_rows, max_k);
 }
 
 void *dk_act_f32(const struct dk_act *a)

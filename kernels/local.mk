@@ -21,12 +21,17 @@ kernels_libs = libdedit-kernels.a $(kernels_tiers) libdedit-kernels.a
 # One file a line, in alphabetical order.
 libdedit_kernels_a_SOURCES = \
 	%D%/act.c \
+	%D%/cpu/act-quant/c.c \
 	%D%/cpu/act/c.c \
 	%D%/cpu/act/float.h \
 	%D%/cpu/dispatch.c \
 	%D%/cpu/internal.h \
+	%D%/cpu/matmul-quant/c.c \
 	%D%/cpu/matmul/amx_ref.c \
 	%D%/cpu/matmul/c.c \
+	%D%/cpu/quant/block.c \
+	%D%/cpu/quant/layout.h \
+	%D%/cpu/quant/pack.c \
 	%D%/cpu/tier.c \
 	%D%/dtype.c \
 	%D%/fma.h \

@@ -23,7 +23,7 @@ bool dk_weight_bytes_float(enum dk_type t, enum dk_layout l, uint32_t n, uint32_
 bool dk_weight_bytes(enum dk_type t, enum dk_layout l, uint32_t n, uint32_t k, size_t *ret)
 {
     if (dk_type_info(t)->quantised)
-        return false;
+        return l == DK_LAYOUT_PANEL && dk_weight_bytes_quant(t, n, k, ret);
     return dk_weight_bytes_float(t, l, n, k, ret);
 }
 
@@ -87,7 +87,10 @@ void dk_weight_pack_float(void *dst, enum dk_type t, enum dk_layout l, uint32_t 
 void dk_weight_pack(void *dst, enum dk_type t, enum dk_layout l, uint32_t n, uint32_t k,
                     const void *src, size_t src_row_bytes, uint32_t panel0, uint32_t panel1)
 {
-    dk_weight_pack_float(dst, t, l, n, k, src, src_row_bytes, panel0, panel1);
+    if (dk_type_info(t)->quantised)
+        dk_weight_pack_quant(dst, t, n, k, src, src_row_bytes, panel0, panel1);
+    else
+        dk_weight_pack_float(dst, t, l, n, k, src, src_row_bytes, panel0, panel1);
 }
 
 void dk_weight_row_float(const struct dk_weight *w, uint32_t row, float *out)
@@ -113,7 +116,10 @@ void dk_weight_row_float(const struct dk_weight *w, uint32_t row, float *out)
 
 void dk_weight_row(const struct dk_weight *w, uint32_t row, float *out)
 {
-    dk_weight_row_float(w, row, out);
+    if (dk_type_info(w->type)->quantised)
+        dk_weight_row_quant(w, row, out);
+    else
+        dk_weight_row_float(w, row, out);
 }
 
 unsigned dk_weight_form(const struct dk_weight *w)

@@ -11,25 +11,21 @@ SH_LOG_COMPILER = $(SHELL)
 if ENABLE_TESTS
 check_LIBRARIES += libdedit-test.a
 libdedit_test_a_SOURCES = \
+	%D%/unit/golden.c \
+	%D%/unit/golden.h \
 	%D%/unit/util.c \
 	%D%/unit/util.h
 base_test_libs = libdedit-test.a libdedit-base.a $(JANSSON_LIBS) $(CHECK_LIBS)
 kernels_test_libs = libdedit-test.a $(kernels_libs) libdedit-base.a $(JANSSON_LIBS) $(CHECK_LIBS)
 engine_test_libs = libdedit-test.a $(engine_libs) $(CHECK_LIBS)
 
-check_PROGRAMS += \
-	%D%/unit/test-base \
-	%D%/unit/test-base-fd \
-	%D%/unit/test-base-parse \
-	%D%/unit/test-frame
+check_PROGRAMS += %D%/unit/test-base
 tests_unit_test_base_SOURCES = %D%/unit/test-base.c
 tests_unit_test_base_LDADD = $(base_test_libs)
-tests_unit_test_base_fd_SOURCES = %D%/unit/test-base-fd.c
-tests_unit_test_base_fd_LDADD = $(base_test_libs)
-tests_unit_test_base_parse_SOURCES = %D%/unit/test-base-parse.c
-tests_unit_test_base_parse_LDADD = $(base_test_libs)
-tests_unit_test_frame_SOURCES = %D%/unit/test-frame.c
-tests_unit_test_frame_LDADD = $(base_test_libs)
+
+check_PROGRAMS += %D%/unit/test-quant-format
+tests_unit_test_quant_format_SOURCES = %D%/unit/test-quant-format.c
+tests_unit_test_quant_format_LDADD = $(kernels_test_libs)
 endif
 # Reference data; the one big tokenizer is packed, and unpacked into the build folder for the tests.
 EXTRA_DIST += %D%/golden

@@ -51,7 +51,9 @@ static inline void route_matmul(const struct route *r, const struct dk_mm *mm,
 
 static const struct route route_c = {
     .act_float = dk_cpu_act_float_c,
+    .act_quant = dk_cpu_act_quant_c,
     .mm_float = dk_cpu_matmul_float_c,
+    .mm_quant = dk_cpu_matmul_quant_c,
     .mm_amx_bf16 = dk_cpu_matmul_bf16_amx_ref,
 };
 DEFINE_ROUTE(c)
@@ -67,7 +69,9 @@ static const struct dk_ops ops_c = {
 #ifdef DEDIT_TIER_AVX2
 static const struct route route_avx2 = {
     .act_float = dk_cpu_act_float_c,
+    .act_quant = dk_cpu_act_quant_c,
     .mm_float = dk_cpu_matmul_float_c,
+    .mm_quant = dk_cpu_matmul_quant_c,
     .mm_amx_bf16 = dk_cpu_matmul_bf16_amx_ref,
 };
 DEFINE_ROUTE(avx2)
@@ -84,7 +88,9 @@ static const struct dk_ops ops_avx2 = {
 #ifdef DEDIT_TIER_AVX512
 static const struct route route_avx512 = {
     .act_float = dk_cpu_act_float_c,
+    .act_quant = dk_cpu_act_quant_c,
     .mm_float = dk_cpu_matmul_float_c,
+    .mm_quant = dk_cpu_matmul_quant_c,
     .mm_amx_bf16 = dk_cpu_matmul_bf16_amx_ref,
 };
 DEFINE_ROUTE(avx512)
@@ -101,7 +107,9 @@ static const struct dk_ops ops_avx512 = {
 #if defined(DEDIT_TIER_AMX) && defined(DEDIT_TIER_AVX512)
 static const struct route route_amx = {
     .act_float = dk_cpu_act_float_c,
+    .act_quant = dk_cpu_act_quant_c,
     .mm_float = dk_cpu_matmul_float_c,
+    .mm_quant = dk_cpu_matmul_quant_c,
     .mm_amx_bf16 = dk_cpu_matmul_bf16_amx_ref,
 };
 DEFINE_ROUTE(amx)

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Block-quantised weights and their activations as the kernels see them: the constants of each
+ * type, the packed panel, and the prepared activation row.  Everything here is static inline and
+ * folds away once the type is a constant.
+ *
+ * A weight is  dw * (u - zero) [+ mw]  with u an unsigned integer of 4, 5, 6 or 8 bits; dw, mw per
+ * block of 32 inputs (Q6_K: dw per 16).
+ *
+ * Packed panel (16 outputs, K inputs, K / 32 blocks).  Quants of one block, "byte b of line l":
+ *   nibbles   4 lines of 64 bytes: byte 4 * output + i of line l holds input 4l + i in its low half
+ *             and input 16 + 4l + i in its high half.  "Group g" = inputs 4g .. 4g + 3: groups 0-3
+ *             are the low halves of lines 0-3, groups 4-7 the high halves.
+ *   plane 5   1 line after the nibbles: bit g of byte 4 * output + i is bit 4 of input 4g + i.
+ *   plane 6   2 lines: bits 2j, 2j+1 of byte 4 * output + i of line h are bits 4, 5 of input
+ *             4(4h + j) + i.
+ *   bytes     Q8_0: 8 lines, line g holds group g, byte 4 * output + i; u = q + 128.
+ * Blocks are laid out so that every line is 64-byte aligned:
+ *   Q4_1 Q5_1        [d 16 x f16, m 16 x f16][quants]                          per block
+ *   Q8_0 Q4_0 Q5_0   [d of block 2j, d of block 2j + 1][quants 2j][quants 2j + 1]; an odd last block
+ *                    has [d, zeros][quants]
+ *   Q4_K Q5_K        [d, dmin 16 x f16][8 x (16 scales, 16 minimums, one byte each)][8 x quants]
+ *   Q6_K             [d 16 x f16, zeros][8 x (16 first, 16 second scales, int8)][8 x quants]
+ *
+ * Prepared activations: see struct dk_qact.
+ */
+#pragma once
+
+#include "kernels/cpu/internal.h"
+
+#define DK_QBLOCK 32u
+
+/* How the float part treats the type. */
+enum dk_qkind {
+    DK_QK_ZERO, /* dw * (u - zero) */
+    DK_QK_MIN,  /* dw * u + mw */
+    DK_QK_SUB,  /* dw * (u - 32), a scale for each 16 inputs */
+};
+
+struct dk_qgeom {
+    enum dk_qkind kind;
+    unsigned bits;       /* of u */
+    unsigned zero_shift; /* zero point = 1 << zero_shift (DK_QK_MIN: none) */
+    unsigned group;      /* blocks that share scale lines: 1, 2, 8 */
+    unsigned scale_bytes; /* bytes of scale lines of a whole group */
+    unsigned quant_bytes; /* bytes of quants of a block */
+};
+
+static inline __attribute__((always_inline)) struct dk_qgeom dk_qgeom(enum dk_type t)
+{
+    switch (t) {
+    case DK_Q8_0:
+        return (struct dk_qgeom){DK_QK_ZERO, 8, 7, 2, 64, 512};
+    case DK_Q4_0:
+        return (struct dk_qgeom){DK_QK_ZERO, 4, 3, 2, 64, 256};
+    case DK_Q5_0:
+        return (struct dk_qgeom){DK_QK_ZERO, 5, 4, 2, 64, 320};
+    case DK_Q4_1:
+        return (struct dk_qgeom){DK_QK_MIN, 4, 0, 1, 64, 256};
+    case DK_Q5_1:
+        return (struct dk_qgeom){DK_QK_MIN, 5, 0, 1, 64, 320};
+    case DK_Q4_K:
+        return (struct dk_qgeom){DK_QK_MIN, 4, 0, 8, 320, 256};
+    case DK_Q5_K:
+        return (struct dk_qgeom){DK_QK_MIN, 5, 0, 8, 320, 320};
+    case DK_Q6_K:
+        return (struct dk_qgeom){DK_QK_SUB, 6, 5, 8, 320, 384};
+    case DK_F32:
+    case DK_F16:
+    case DK_BF16:
+    case DK_TYPE_COUNT:
+        break;
+    }
+    return (struct dk_qgeom){DK_QK_ZERO, 0, 0, 1, 0, 0};
+}
+
+static inline __attribute__((always_inline)) size_t dk_qpanel_bytes(enum dk_type t, uint32_t blocks)
+{
+    struct dk_qgeom g = dk_qgeom(t);
+    size_t groups = ((size_t)blocks + g.group - 1) / g.group;
+    return groups * g.scale_bytes + (size_t)blocks * g.quant_bytes;
+}
+
+/* Start of the group that holds block b of a panel, and of b's quants. */
+static inline __attribute__((always_inline)) size_t dk_qgroup_at(enum dk_type t, uint32_t b)
+{
+    struct dk_qgeom g = dk_qgeom(t);
+    return (size_t)(b / g.group) * (g.scale_bytes + (size_t)g.group * g.quant_bytes);
+}
+static inline __attribute__((always_inline)) size_t dk_qquants_at(enum dk_type t, uint32_t b)
+{
+    struct dk_qgeom g = dk_qgeom(t);
+    return dk_qgroup_at(t, b) + g.scale_bytes + (size_t)(b % g.group) * g.quant_bytes;
+}
+
+/*
+ * One row's block of 32 inputs.  x ~ d * q, |q| <= DK_QMAX.  Its 64 bytes of q:
+ *   C              int16 q[32] in order
+ *   AVX2           int16, per group g: (4g, 4g+2) (4g+1, 4g+3): what vpmaddwd pairs with
+ *   AVX-512, AMX   int8 hi[32] then lo[32], q = 256 hi + lo
+ * Blocks of a matrix: rows are taken in tiles of 16, [tile][block][row of the tile]; a matrix of
+ * fewer than 16 rows is one tile of that many.
+ */
+struct dk_qact {
+    union {
+        int16_t w[32];
+        int8_t b[2][32];
+        int32_t dw[16];
+    };
+    float d;
+    float sum;          /* d * (float)(sum of q) */
+    int32_t nsum;       /* -(sum of q) */
+    int32_t nsum_sub[2]; /* the same of inputs 0-15 and 16-31 */
+    int32_t pad[3];
+};
+_Static_assert(sizeof(struct dk_qact) == 96, "rows of a tile are 96 bytes apart");
+
+#define DK_QMAX 32639         /* 127 * 256 + 127: both planes fit in int8 */
+#define DK_QTINY 0x1p-96f     /* a block whose largest magnitude is below this counts as zero */
+#define DK_QTILE 16u
+
+static inline uint32_t dk_qtile_rows(uint32_t rows)
+{
+    return rows < DK_QTILE ? rows : DK_QTILE;
+}
+/* Index of (row, block) in the array. */
+static inline size_t dk_qact_at(uint32_t rows, uint32_t blocks, uint32_t row, uint32_t block)
+{
+    return ((size_t)(row / DK_QTILE) * blocks * DK_QTILE) +
+           (size_t)block * dk_qtile_rows(rows) + row % DK_QTILE;
+}
+
+/* ---- one block of one output, unpacked (portable code, packing, look-up) ------------------------ */
+
+struct dk_qblock {
+    uint8_t u[32];
+    uint16_t d, m; /* f16 as in the file; m: minimum, or the factor of minimums */
+    uint8_t sc[2]; /* sub-scales: [0] 6 bits, or both int8 */
+    uint8_t mn;    /* sub-minimum, 6 bits */
+};
+void dk_qblock_from_file(enum dk_type t, const uint8_t *row, uint32_t block, struct dk_qblock *ret);
+void dk_qblock_from_panel(enum dk_type t, const uint8_t *panel, uint32_t block, uint32_t output,
+                          struct dk_qblock *ret);
+/* dw of the two halves (equal but for Q6_K) and mw (0 when the type has no minimum). */
+void dk_qblock_scales(enum dk_type t, const struct dk_qblock *b, float dw[2], float *mw);
+/* The 32 values, exact. */
+void dk_qblock_values(enum dk_type t, const struct dk_qblock *b, float out[32]);
