@@ -32,6 +32,7 @@ libdedit_kernels_a_SOURCES = \
 	%D%/cpu/quant/block.c \
 	%D%/cpu/quant/layout.h \
 	%D%/cpu/quant/pack.c \
+	%D%/cpu/matmul/tile.h \
 	%D%/cpu/tier.c \
 	%D%/dtype.c \
 	%D%/fma.h \
@@ -40,10 +41,12 @@ libdedit_kernels_a_SOURCES = \
 	%D%/weight.c
 
 libdedit_kernels_avx2_a_CFLAGS = $(AM_CFLAGS) $(AVX2_CFLAGS)
-libdedit_kernels_avx2_a_SOURCES =
+libdedit_kernels_avx2_a_SOURCES = \
+	%D%/cpu/matmul/avx2.c
 
 libdedit_kernels_avx512_a_CFLAGS = $(AM_CFLAGS) $(AVX512_CFLAGS)
-libdedit_kernels_avx512_a_SOURCES =
+libdedit_kernels_avx512_a_SOURCES = \
+	%D%/cpu/matmul/avx512.c
 
 libdedit_kernels_amx_a_CFLAGS = $(AM_CFLAGS) $(AMX_CFLAGS)
 libdedit_kernels_amx_a_SOURCES =

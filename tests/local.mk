@@ -26,6 +26,10 @@ tests_unit_test_base_LDADD = $(base_test_libs)
 check_PROGRAMS += %D%/unit/test-quant-format
 tests_unit_test_quant_format_SOURCES = %D%/unit/test-quant-format.c
 tests_unit_test_quant_format_LDADD = $(kernels_test_libs)
+
+check_PROGRAMS += %D%/unit/test-matmul
+tests_unit_test_matmul_SOURCES = %D%/unit/test-matmul.c
+tests_unit_test_matmul_LDADD = $(kernels_test_libs) -lm
 endif
 # Reference data; the one big tokenizer is packed, and unpacked into the build folder for the tests.
 EXTRA_DIST += %D%/golden

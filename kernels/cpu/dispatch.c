@@ -68,9 +68,9 @@ static const struct dk_ops ops_c = {
 
 #ifdef DEDIT_TIER_AVX2
 static const struct route route_avx2 = {
-    .act_float = dk_cpu_act_float_c,
+    .act_float = dk_cpu_act_float_avx2,
     .act_quant = dk_cpu_act_quant_c,
-    .mm_float = dk_cpu_matmul_float_c,
+    .mm_float = dk_cpu_matmul_float_avx2,
     .mm_quant = dk_cpu_matmul_quant_c,
     .mm_amx_bf16 = dk_cpu_matmul_bf16_amx_ref,
 };
@@ -87,9 +87,9 @@ static const struct dk_ops ops_avx2 = {
 
 #ifdef DEDIT_TIER_AVX512
 static const struct route route_avx512 = {
-    .act_float = dk_cpu_act_float_c,
+    .act_float = dk_cpu_act_float_avx512,
     .act_quant = dk_cpu_act_quant_c,
-    .mm_float = dk_cpu_matmul_float_c,
+    .mm_float = dk_cpu_matmul_float_avx512,
     .mm_quant = dk_cpu_matmul_quant_c,
     .mm_amx_bf16 = dk_cpu_matmul_bf16_amx_ref,
 };
@@ -106,9 +106,9 @@ static const struct dk_ops ops_avx512 = {
 
 #if defined(DEDIT_TIER_AMX) && defined(DEDIT_TIER_AVX512)
 static const struct route route_amx = {
-    .act_float = dk_cpu_act_float_c,
+    .act_float = dk_cpu_act_float_avx512,
     .act_quant = dk_cpu_act_quant_c,
-    .mm_float = dk_cpu_matmul_float_c,
+    .mm_float = dk_cpu_matmul_float_avx512,
     .mm_quant = dk_cpu_matmul_quant_c,
     .mm_amx_bf16 = dk_cpu_matmul_bf16_amx_ref,
 };

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Products with float weights, AVX-512.  32 registers: at most 24 accumulators (12 rows of two
+ * panels, or fewer rows of four), the rest for weights and activations.
+ */
+#include <immintrin.h>
+
+#define vf __m512
+#define VF_PER_LINE 1
+#define vf_zero _mm512_setzero_ps
+#define vf_load _mm512_load_ps
+#define vf_loadu _mm512_loadu_ps
+#define vf_store _mm512_store_ps
+#define vf_storeu _mm512_storeu_ps
+#define vf_set1 _mm512_set1_ps
+#define vf_add _mm512_add_ps
+#define vf_fma _mm512_fmadd_ps
+
+static inline __attribute__((always_inline)) __m512 vf_load_f16(const char *p)
+{
+    return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(const void *)p));
+}
+
+static inline __attribute__((always_inline)) __m512 vf_load_bf16(const char *p)
+{
+    __m512i h = _mm512_cvtepu16_epi32(_mm256_load_si256((const __m256i *)(const void *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(h, 16));
+}
+
+#define MAX_ROWS 12
+#define MAX_PANELS 4
+static const unsigned char PANELS[MAX_ROWS + 1] = {0, 4, 4, 4, 4, 4, 4, 2, 2, 2, 2, 2, 2};
+#define TILES_OF(X, R) X(R, 1) X(R, 2)
+#define FOR_EACH_TILE(X)                                                                           \
+    TILES_OF(X, 1) TILES_OF(X, 2) TILES_OF(X, 3) TILES_OF(X, 4) TILES_OF(X, 5) TILES_OF(X, 6)      \
+    TILES_OF(X, 7) TILES_OF(X, 8) TILES_OF(X, 9) TILES_OF(X, 10) TILES_OF(X, 11)                   \
+    TILES_OF(X, 12) X(1, 4) X(2, 4) X(3, 4) X(4, 4) X(5, 4) X(6, 4)
+
+#define FETCH_BYTES 2048u
+#define CHUNK_K 192u
+#define BLOCK_ROWS 1536u
+
+#include "kernels/cpu/matmul/tile.h"
+
+DK_DECLARE_ACT(dk_cpu_act_float_avx512)
+{
+    if (forms & DK_FORM_F32)
+        dk_act_fill_f32(a, x, ldx, row0, row1, MAX_ROWS);
+    if (forms & DK_FORM_BF16)
+        dk_cpu_act_float_c(a, DK_FORM_BF16, x, ldx, row0, row1);
+}
+
+DK_DECLARE_MATMUL(dk_cpu_matmul_float_avx512)
+{
+    matmul_float(mm, a, panel0, panel1, scratch);
+}
