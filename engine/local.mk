@@ -16,5 +16,12 @@ libdedit_engine_a_SOURCES = \
 	%D%/model_file.h \
 	%D%/noise.h \
 	%D%/safetensors.h \
+	%D%/sampler.c \
 	%D%/sampler.h \
+	%D%/sampler_choose.c \
+	%D%/sampler_cut.c \
+	%D%/sampler_internal.h \
+	%D%/sampler_params.c \
+	%D%/stop.c \
+	%D%/stop.h \
 	%D%/tokenizer.h

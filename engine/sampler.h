@@ -16,11 +16,11 @@
 #include "base/error.h"
 #include "kernels/kernels.h"
 
-#define SAMPLING_MAX_LOGIT_BIAS 1024
-#define SAMPLING_MAX_STOP_IDS 64
+#define SAMPLING_MAX_LOGIT_BIAS   1024
+#define SAMPLING_MAX_STOP_IDS     64
 #define SAMPLING_MAX_STOP_STRINGS 64
-#define SAMPLING_MAX_STOP_BYTES 256
-#define SAMPLING_MAX_LOGPROBS 20
+#define SAMPLING_MAX_STOP_BYTES   256
+#define SAMPLING_MAX_LOGPROBS     20
 
 struct logit_bias {
     uint32_t token;
@@ -39,11 +39,11 @@ struct sampling_params {
     float frequency_penalty;  /* [-2, 2]; output only */
     float presence_penalty;   /* [-2, 2]; output only */
     uint64_t seed;
-    bool has_seed;            /* false: the engine draws one per request and reports it */
-    uint32_t max_tokens;      /* 0: no tokens */
-    uint32_t min_tokens;      /* EOS and stop ids are masked before; stop strings not looked for */
+    bool has_seed;       /* false: the engine draws one per request and reports it */
+    uint32_t max_tokens; /* 0: no tokens */
+    uint32_t min_tokens; /* EOS and stop ids are masked before; stop strings not looked for */
     bool ignore_eos;
-    int32_t logprobs;         /* -1 none, 0..SAMPLING_MAX_LOGPROBS alternatives beside the chosen */
+    int32_t logprobs; /* -1 none, 0..SAMPLING_MAX_LOGPROBS alternatives beside the chosen */
     const struct logit_bias *logit_bias;
     size_t n_logit_bias;
     const uint32_t *stop_ids;
@@ -74,6 +74,9 @@ int sampler_commit(struct sampler *s, uint32_t id);                       /* 0 o
 /* Forgets commits after the first n_output ones (rejected drafts of a trial walk). */
 void sampler_rewind(struct sampler *s, size_t n_output);
 size_t sampler_n_output(const struct sampler *s);
+/* Does this committed id end the output?  Stop ids, and EOS unless ignore_eos.  (min_tokens needs no
+ * look here: such an id cannot be chosen before.) */
+bool sampler_is_stop_id(const struct sampler *s, uint32_t id);
 
 /*
  * Chooses the token at absolute position pos from logits[vocab] (unchanged).  work: vocab floats +

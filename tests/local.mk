@@ -30,6 +30,10 @@ tests_unit_test_quant_format_LDADD = $(kernels_test_libs)
 check_PROGRAMS += %D%/unit/test-matmul
 tests_unit_test_matmul_SOURCES = %D%/unit/test-matmul.c
 tests_unit_test_matmul_LDADD = $(kernels_test_libs) -lm
+
+check_PROGRAMS += %D%/unit/test-stop
+tests_unit_test_stop_SOURCES = %D%/unit/test-stop.c
+tests_unit_test_stop_LDADD = $(engine_test_libs)
 endif
 # Reference data; the one big tokenizer is packed, and unpacked into the build folder for the tests.
 EXTRA_DIST += %D%/golden
