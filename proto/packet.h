@@ -11,6 +11,9 @@
 #include "base/alloc.h"
 #include "base/error.h"
 
+struct msghdr;
+struct sockaddr_un;
+
 #define WIRE_VERSION 1u
 #define WIRE_MAX_PACKET 65536u
 #define WIRE_MAX_FDS 3u              /* a packet with more is refused, all of them are closed */
@@ -54,5 +57,4 @@ void wire_arena_done(struct wire_arena *a);
  * else /run/dedit/dedit.sock.  LIMIT with the path, its length and the limit when it is too long. */
 int wire_socket_path(char *buf, size_t size, struct error *err);
 /* Checks a path against the limit and fills a sockaddr_un. */
-struct sockaddr_un;
 int wire_address(const char *path, struct sockaddr_un *ret, struct error *err);

@@ -19,7 +19,13 @@ base_test_libs = libdedit-test.a libdedit-base.a $(JANSSON_LIBS) $(CHECK_LIBS)
 kernels_test_libs = libdedit-test.a $(kernels_libs) libdedit-base.a $(JANSSON_LIBS) $(CHECK_LIBS)
 engine_test_libs = libdedit-test.a $(engine_libs) $(CHECK_LIBS)
 
-check_PROGRAMS += %D%/unit/test-base
+proto_test_libs = libdedit-test.a $(proto_libs) $(JANSSON_LIBS) $(CHECK_LIBS)
+
+check_PROGRAMS += %D%/unit/test-base %D%/unit/test-ring %D%/unit/test-packet
+tests_unit_test_ring_SOURCES = %D%/unit/test-ring.c
+tests_unit_test_ring_LDADD = $(proto_test_libs)
+tests_unit_test_packet_SOURCES = %D%/unit/test-packet.c
+tests_unit_test_packet_LDADD = $(proto_test_libs)
 tests_unit_test_base_SOURCES = %D%/unit/test-base.c
 tests_unit_test_base_LDADD = $(base_test_libs)
 
