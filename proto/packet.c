@@ -65,7 +65,7 @@ ssize_t packet_recv(int sock, void *buf, struct packet_fds *fds, int flags, stru
         n = recvmsg(sock, &m, flags | MSG_CMSG_CLOEXEC);
     while (n < 0 && errno == EINTR);
     if (n < 0) {
-        if (errno == EAGAIN || errno == EWOULDBLOCK)
+        if (errno == EAGAIN)
             return -EAGAIN;
         if (errno == ECONNRESET)
             return 0;
@@ -109,7 +109,7 @@ int packet_send(int sock, const void *buf, size_t len, const int *fds, unsigned 
     while (n < 0 && errno == EINTR);
     if (n >= 0)
         return 0;
-    if (errno == EAGAIN || errno == EWOULDBLOCK)
+    if (errno == EAGAIN)
         return 1;
     if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN)
         return ERR(err, CLOSED, "the peer has closed the connection");

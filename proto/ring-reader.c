@@ -19,6 +19,7 @@ int ring_reader_init(struct ring_reader *r, int ring_fd, int cursor_fd, int even
 {
     struct ring_reader n = {.ring_fd = ring_fd, .cursor_fd = cursor_fd, .event_fd = event_fd};
     size_t bytes = 0, cursor_bytes = 0;
+    void *m;
     int e;
 
     e = memfd_check(ring_fd, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE,
@@ -28,7 +29,7 @@ int ring_reader_init(struct ring_reader *r, int ring_fd, int cursor_fd, int even
     e = memfd_check(cursor_fd, F_SEAL_SHRINK | F_SEAL_GROW, RING_CURSOR_BYTES, &cursor_bytes, err);
     if (e < 0)
         goto fail;
-    void *m = mmap(NULL, bytes, PROT_READ, MAP_SHARED, ring_fd, 0);
+    m = mmap(NULL, bytes, PROT_READ, MAP_SHARED, ring_fd, 0);
     if (m == MAP_FAILED) {
         e = ERR(err, IO, "mapping a ring of %zu bytes: %s", bytes, strerror(errno));
         goto fail;

@@ -19,6 +19,7 @@
 int ring_writer_init(struct ring_writer *w, uint32_t capacity, struct error *err)
 {
     struct ring_writer n = {.ring_fd = -1, .cursor_fd = -1, .event_fd = -1};
+    void *m;
     int r;
 
     if (capacity < RING_MIN_CAPACITY || capacity > RING_MAX_CAPACITY ||
@@ -39,7 +40,7 @@ int ring_writer_init(struct ring_writer *w, uint32_t capacity, struct error *err
         r = ERR(err, IO, "eventfd: %s", strerror(errno));
         goto fail;
     }
-    void *m = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, n.ring_fd, 0);
+    m = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, n.ring_fd, 0);
     if (m == MAP_FAILED) {
         r = ERR(err, IO, "mapping a ring of %zu bytes: %s", bytes, strerror(errno));
         goto fail;
