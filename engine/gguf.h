@@ -1,5 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A GGUF v2/v3 file: metadata and tensor directory, verified and mapped. Read-only after opening. */
+/*
+ * A GGUF v2/v3 file: metadata and tensor directory, verified and mapped.  Read-only after opening.
+ *
+ * Verified when opening: every count, length, type and offset against the file's size; keys are
+ * UTF-8 and unique; booleans are 0 or 1; general.alignment is a u32 power of two from 8 to 1 MiB;
+ * tensors have unique names, 1-4 dimensions, none of them 0, whole blocks in a row, aligned offsets,
+ * and lie inside the file without overlap.  Nested arrays and type numbers that are not known
+ * (their size is not known either) are UNSUPPORTED.  Known formats without a kernel (Q2_K, IQ4_NL,
+ * I32, ...) are listed with type DK_TYPE_COUNT: whoever uses such a tensor refuses it by name.
+ */
 #pragma once
 
 #include <stdbool.h>
@@ -19,7 +28,8 @@ struct gguf_str {
 };
 struct gguf_tensor {
     struct gguf_str name;
-    enum dk_type type;
+    enum dk_type type;     /* DK_TYPE_COUNT: a known format that no kernel reads (see type_name) */
+    const char *type_name; /* as GGUF spells it */
     uint32_t n_dims;
     uint64_t dims[4]; /* GGUF order: dims[0] is the input (fastest) dimension */
     const void *data;

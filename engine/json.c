@@ -107,8 +107,7 @@ int js_parse(const char *text, size_t len, const char *name, json_t **ret, struc
     return ERR(err, FORMAT, "%s:%d:%d: %s", name, e.line, e.column, e.text);
 }
 
-int js_parse_object(const char *text, size_t len, const char *name, json_t **ret,
-                    struct error *err)
+int js_parse_object(const char *text, size_t len, const char *name, json_t **ret, struct error *err)
 {
     json_auto_t *v = NULL;
     int r = js_parse(text, len, name, &v, err);

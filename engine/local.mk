@@ -9,12 +9,18 @@ libdedit_engine_a_SOURCES = \
 	%D%/backend.h \
 	%D%/chat.h \
 	%D%/engine.h \
+	%D%/gguf.c \
 	%D%/gguf.h \
+	%D%/gguf_get.c \
+	%D%/gguf_internal.h \
 	%D%/json.c \
 	%D%/json.h \
 	%D%/kv.h \
 	%D%/model_file.h \
+	%D%/names.c \
+	%D%/names.h \
 	%D%/noise.h \
+	%D%/safetensors.c \
 	%D%/safetensors.h \
 	%D%/sampler.c \
 	%D%/sampler.h \

@@ -1,6 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One safetensors file: header verified, data mapped.  Also used for reference data and drafters.
- * Dtypes read: F64 F32 F16 BF16 I64 I32 I16 I8 U8 U16 U32 U64 BOOL. */
+/*
+ * One safetensors file: header verified, data mapped.  Also used for reference data and drafters.
+ * Dtypes read: F64 F32 F16 BF16 I64 I32 I16 I8 U8 U16 U32 U64 BOOL; others are UNSUPPORTED.
+ *
+ * Verified when opening: the length prefix (at most 100,000,000 and inside the file), the header's
+ * JSON (duplicate names too), for each tensor begin <= end <= data size and end - begin = product
+ * of the shape x dtype size, and that the tensors cover the data without overlap, gap or rest.
+ * Data is as aligned as the file makes it: a writer need not align anything.
+ */
 #pragma once
 
 #include <stddef.h>
