@@ -49,4 +49,6 @@ libdedit_kernels_avx512_a_SOURCES = \
 	%D%/cpu/matmul/avx512.c
 
 libdedit_kernels_amx_a_CFLAGS = $(AM_CFLAGS) $(AMX_CFLAGS)
-libdedit_kernels_amx_a_SOURCES =
+libdedit_kernels_amx_a_SOURCES = \
+	%D%/cpu/amx.h \
+	%D%/cpu/matmul/amx.c

@@ -73,14 +73,14 @@ void dk_weight_pack_float(void *dst, enum dk_type t, enum dk_layout l, uint32_t 
     size_t panel_bytes = (size_t)padded_k(l, k) * DK_PANEL * elem;
     for (uint32_t p = panel0; p < panel1; p++) {
         uint32_t row0 = p * DK_PANEL, rows = n - row0 < DK_PANEL ? n - row0 : DK_PANEL;
-        char *d = (char *)dst + p * panel_bytes;
+        void *d = (char *)dst + p * panel_bytes;
         const char *s = (const char *)src + row0 * src_row_bytes;
         if (l == DK_LAYOUT_AMX_BF16)
-            pack_amx((uint16_t *)d, s, src_row_bytes, rows, k);
+            pack_amx(d, s, src_row_bytes, rows, k);
         else if (elem == 2)
-            pack_panel_16((uint16_t *)d, s, src_row_bytes, rows, k);
+            pack_panel_16(d, s, src_row_bytes, rows, k);
         else
-            pack_panel_32((uint32_t *)d, s, src_row_bytes, rows, k);
+            pack_panel_32(d, s, src_row_bytes, rows, k);
     }
 }
 

@@ -35,11 +35,17 @@ tests_unit_test_quant_format_LDADD = $(kernels_test_libs)
 
 check_PROGRAMS += %D%/unit/test-matmul
 tests_unit_test_matmul_SOURCES = %D%/unit/test-matmul.c
+tests_unit_test_matmul_CPPFLAGS = $(AM_CPPFLAGS)
 tests_unit_test_matmul_LDADD = $(kernels_test_libs) -lm
 
 check_PROGRAMS += %D%/unit/test-stop
 tests_unit_test_stop_SOURCES = %D%/unit/test-stop.c
 tests_unit_test_stop_LDADD = $(engine_test_libs)
+
+if BUILD_AMX
+tests_unit_test_matmul_SOURCES += %D%/amx-emu/amx-emu.h %D%/amx-emu/matmul-bf16.c
+tests_unit_test_matmul_CPPFLAGS += -DHAVE_AMX_EMU
+endif
 endif
 # Reference data; the one big tokenizer is packed, and unpacked into the build folder for the tests.
 EXTRA_DIST += %D%/golden

@@ -110,7 +110,7 @@ static const struct route route_amx = {
     .act_quant = dk_cpu_act_quant_c,
     .mm_float = dk_cpu_matmul_float_avx512,
     .mm_quant = dk_cpu_matmul_quant_c,
-    .mm_amx_bf16 = dk_cpu_matmul_bf16_amx_ref,
+    .mm_amx_bf16 = dk_cpu_matmul_bf16_amx,
 };
 DEFINE_ROUTE(amx)
 

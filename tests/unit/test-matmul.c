@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "kernels/kernels.h"
+#include "kernels/cpu/internal.h"
 #include "tests/unit/util.h"
 
 static uint64_t rng_state;
@@ -105,6 +105,10 @@ static void problem_done(struct problem *p)
     mem_free(p->x);
     mem_free(p->data);
 }
+
+#ifdef HAVE_AMX_EMU
+DK_DECLARE_MATMUL(dk_cpu_matmul_bf16_amx_emu);
+#endif
 
 /* Rows [row0, row0 + rows) in one product, cut into random pieces of rows and panels; y: rows * n. */
 static void run(const struct dk_ops *ops, const struct problem *p, uint32_t row0, uint32_t rows,
@@ -257,12 +261,114 @@ START_TEST(error_bound)
 }
 END_TEST
 
+/* ---- the AMX BF16 class ------------------------------------------------------------------------ */
+
+/* Values whose sums run into the denormals of every kind now and then. */
+static float tiny_value(void)
+{
+    return below(3) ? ldexpf(value(), -(int)below(75)) : value();
+}
+
+/* The portable twin one row at a time against the tile code, executed on the emulated instructions
+ * everywhere and on the real ones where they are. */
+static void amx_invariance(struct problem *p)
+{
+    size_t count = (size_t)p->rows * p->n;
+    float *want = mem_array(count, sizeof(float)), *y = mem_array(count, sizeof(float));
+    ck_assert_uint_eq(dk_weight_form(&p->w), DK_FORM_BF16);
+    for (uint32_t r = 0; r < p->rows; r++)
+        run(dk_ops(DK_TIER_C), p, r, 1, 0, want + (size_t)r * p->n, 0);
+    struct dk_ops table[DK_TIER_COUNT + 1];
+    unsigned n = 0;
+    for (unsigned t = 0; t < DK_TIER_COUNT; t++)
+        if (dk_ops((enum dk_tier)t))
+            table[n++] = *dk_ops((enum dk_tier)t);
+#ifdef HAVE_AMX_EMU
+    table[n] = *dk_ops(DK_TIER_C);
+    table[n++].matmul = dk_cpu_matmul_bf16_amx_emu;
+#endif
+    for (unsigned t = 0; t < n; t++) {
+        for (unsigned cuts = 0; cuts < 3; cuts += 2) {
+            memset(y, 0xff, count * sizeof *y);
+            run(&table[t], p, 0, p->rows, 0, y, cuts);
+            same_all("AMX BF16", p, y, want);
+        }
+        for (size_t i = 0; i < count; i++)
+            y[i] = (float)i * 0.25f - 3.0f;
+        run(&table[t], p, 0, p->rows, DK_MM_ADD, y, 2);
+        for (size_t i = 0; i < count; i++)
+            ck_assert(same(y[i], ((float)i * 0.25f - 3.0f) + want[i]));
+    }
+    mem_free(want);
+    mem_free(y);
+}
+
+START_TEST(amx_rows_1_to_64)
+{
+    rng_state = 31;
+    for (uint32_t rows = 1; rows <= 64; rows++) {
+        struct problem p = problem_new(DK_BF16, DK_LAYOUT_AMX_BF16, 1 + below(150), 1 + below(200),
+                                       rows, value);
+        amx_invariance(&p);
+        problem_done(&p);
+    }
+}
+END_TEST
+
+START_TEST(amx_special_values)
+{
+    rng_state = 32;
+    for (int i = 0; i < 60; i++) {
+        struct problem p =
+            problem_new(DK_BF16, DK_LAYOUT_AMX_BF16, 1 + below(70), 1 + below(150), 1 + below(40),
+                        i % 2 ? any_bits : tiny_value);
+        amx_invariance(&p);
+        problem_done(&p);
+    }
+}
+END_TEST
+
+/* Rounding the activation moves each term by 2^-9 of it at most.  A term then goes through at most 16
+ * roundings of its chain, one of the two chains' sum, and one a block of 32.  Flushing loses at most
+ * 2^-126 each time. */
+START_TEST(amx_error_bound)
+{
+    rng_state = 33;
+    for (int i = 0; i < 12; i++) {
+        uint32_t n = 20, k = 8 + below(2000), rows = 2;
+        struct problem p = problem_new(DK_BF16, DK_LAYOUT_AMX_BF16, n, k, rows, value);
+        float y[40];
+        run(dk_ops(dk_tier_best()), &p, 0, rows, 0, y, 0);
+        double steps = 16 + (double)(k + 31) / 32 + 1, gamma = steps * 0x1p-24, worst = 0;
+        gamma = gamma / (1 - gamma);
+        for (uint32_t r = 0; r < rows; r++) {
+            for (uint32_t o = 0; o < n; o++) {
+                double sum = 0, mag = 0;
+                for (uint32_t j = 0; j < k; j++) {
+                    double t = (double)p.wf[(size_t)o * k + j] * (double)p.x[(size_t)r * k + j];
+                    sum += t;
+                    mag += fabs(t);
+                }
+                double e = fabs((double)y[r * n + o] - sum), u = 0x1p-9;
+                double bound = (u + gamma * (1 + u)) * mag + 2 * k * 0x1p-126;
+                ck_assert_msg(e <= bound, "k %u: %g > %g", k, e, bound);
+                worst = fmax(worst, e / bound);
+            }
+        }
+        ck_assert(worst > 1e-4);
+        problem_done(&p);
+    }
+}
+END_TEST
+
 START_TEST(row_lookup)
 {
     rng_state = 21;
     for (int i = 0; i < 30; i++) {
         uint32_t n = 1 + below(70), k = 1 + below(130);
-        struct problem p = problem_new(types[_i], DK_LAYOUT_PANEL, n, k, 1, value);
+        struct problem p =
+            problem_new(_i < 3 ? types[_i] : DK_BF16,
+                        _i < 3 ? DK_LAYOUT_PANEL : DK_LAYOUT_AMX_BF16, n, k, 1, value);
         float *row = mem_array(k, sizeof(float));
         for (uint32_t o = 0; o < n; o++) {
             dk_weight_row(&p.w, o, row);
@@ -300,10 +406,13 @@ int main(void)
     tcase_add_loop_test(t, rows_1_to_64, 0, 3);
     tcase_add_loop_test(t, shapes, 0, 3);
     tcase_add_loop_test(t, special_values, 0, 3);
+    tcase_add_test(t, amx_rows_1_to_64);
+    tcase_add_test(t, amx_special_values);
     t = test_case(s, "bound");
     tcase_add_loop_test(t, error_bound, 0, 3);
+    tcase_add_test(t, amx_error_bound);
     t = test_case(s, "weights");
-    tcase_add_loop_test(t, row_lookup, 0, 3);
+    tcase_add_loop_test(t, row_lookup, 0, 4);
     tcase_add_test(t, weight_sizes);
     return test_main(s);
 }

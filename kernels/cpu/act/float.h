@@ -6,7 +6,9 @@
  * tile takes one group.  A group of R rows that starts at row g begins at element g * kp (kp = k
  * padded to 16) and is [kp/16][R][16]: a tile walks it front to back with constant offsets, and
  * filling it is copying lines.
- * BF16: [row][k padded to 32], rounded to nearest even.
+ * BF16: rows in tiles of 16, the last one with the rest.  Tile t begins at element 16 * t * kp (kp = k
+ * padded to 32) and is [kp/32][rows of the tile][32], rounded to nearest even: every tile that the
+ * instruction loads is one piece of memory.
  */
 #pragma once
 
@@ -61,4 +63,12 @@ static inline void dk_act_fill_f32(struct dk_act *a, const float *x, size_t ldx,
             memcpy(d, s + k, (a->k - k) * sizeof *d);
         }
     }
+}
+
+/* Where row r of the BF16 form begins, and the distance from 32 inputs to the next. */
+static inline uint16_t *dk_act_bf16_row(const struct dk_act *a, uint32_t r, size_t *ret_step)
+{
+    uint32_t first = r / 16 * 16, rows = a->rows - first < 16 ? a->rows - first : 16;
+    *ret_step = (size_t)rows * 32;
+    return (uint16_t *)dk_act_bf16(a) + (size_t)first * dk_pad_k(a->k, 32) + (size_t)(r - first) * 32;
 }

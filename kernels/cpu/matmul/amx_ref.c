@@ -40,14 +40,16 @@ DK_DECLARE_MATMUL(dk_cpu_matmul_bf16_amx_ref)
         const uint16_t *w = (const uint16_t *)mm->w->data + (size_t)p * kp * DK_PANEL;
         uint32_t o0 = p * DK_PANEL, n = mm->w->n - o0 < DK_PANEL ? mm->w->n - o0 : DK_PANEL;
         for (uint32_t r = 0; r < a->rows; r++) {
-            const uint16_t *x = (const uint16_t *)dk_act_bf16(a) + (size_t)r * kp;
+            size_t step;
+            const uint16_t *x0 = dk_act_bf16_row(a, r, &step);
             float *y = mm->y + r * mm->ldy + o0;
             for (uint32_t o = 0; o < n; o++) {
+                const uint16_t *x = x0;
                 float acc = 0;
-                for (uint32_t k = 0; k < kp; k += 32) {
+                for (uint32_t k = 0; k < kp; k += 32, x += step) {
                     float even = 0, odd = 0;
-                    for (uint32_t i = k; i < k + 32; i += 2) {
-                        const uint16_t *pair = w + (size_t)i * DK_PANEL + 2 * o;
+                    for (uint32_t i = 0; i < 32; i += 2) {
+                        const uint16_t *pair = w + (size_t)(k + i) * DK_PANEL + 2 * o;
                         even = flush(dk_fma_odd(operand(x[i]), operand(pair[0]), even));
                         odd = flush(dk_fma_odd(operand(x[i + 1]), operand(pair[1]), odd));
                     }
