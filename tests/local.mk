@@ -55,4 +55,11 @@ CLEANFILES += %D%/golden/qwen3-tokenizer/tokenizer.json
 	$(AM_V_GEN)$(MKDIR_P) $(@D) && xz -dc $(srcdir)/tests/golden/qwen3-tokenizer/tokenizer.json.xz >$@.tmp && \
 	  mv $@.tmp $@
 
-TESTS += $(check_PROGRAMS)
+
+lint_tests = \
+	%D%/lint/banned.sh \
+	%D%/lint/files.sh \
+	%D%/lint/layers.sh \
+	%D%/lint/shell.sh
+EXTRA_DIST += $(lint_tests) %D%/lint/lint.sh %D%/lint/code.awk
+TESTS += $(check_PROGRAMS) $(lint_tests)
