@@ -57,7 +57,7 @@ static int open_error(const char *path, int error, struct error *err)
             if (!S_ISDIR(st.st_mode))
                 return error_set(err, code, __FILE__, __LINE__, "%s: %s is not a directory", path,
                                  part);
-            if (access(part, X_OK) < 0)
+            if (faccessat(AT_FDCWD, part, X_OK, AT_EACCESS) < 0)
                 return error_set(err, code, __FILE__, __LINE__, "%s: %s may not be searched: %s",
                                  path, part, strerror(errno));
             *p = '/';

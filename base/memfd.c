@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -19,8 +20,12 @@ static int code_of(int error)
 
 int memfd_new(const char *name, size_t size, struct error *err)
 {
-    if (size > (size_t)INT64_MAX)
-        return ERR(err, LIMIT, "memory file %s: %zu bytes are too many", name, size);
+    /* The kernel would go on giving pages until it kills somebody, so refuse what cannot end well. */
+    struct sysinfo si;
+    if (size > (size_t)INT64_MAX ||
+        (sysinfo(&si) == 0 && size / si.mem_unit > si.totalram + si.totalswap))
+        return ERR(err, LIMIT, "memory file %s: %zu bytes, more than this machine's memory", name,
+                   size);
     _cleanup_fd_ int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return error_set(err, code_of(errno), __FILE__, __LINE__, "memory file %s: %s", name,

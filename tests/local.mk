@@ -2,6 +2,14 @@
 # A unit test is one program: add it to check_PROGRAMS, with _SOURCES and one of the link lists.
 AM_TESTS_ENVIRONMENT = top_srcdir='$(abs_top_srcdir)'; top_builddir='$(abs_top_builddir)'; \
 	CC='$(CC)'; export top_srcdir top_builddir CC;
+# For sanitized builds: slower, and the first finding ends the program.
+if SANITIZED
+AM_TESTS_ENVIRONMENT += CK_TIMEOUT_MULTIPLIER=10; \
+	ASAN_OPTIONS="detect_stack_use_after_return=1:strict_string_checks=1:$$ASAN_OPTIONS"; \
+	UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1:$$UBSAN_OPTIONS"; \
+	TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1:$$TSAN_OPTIONS"; \
+	export CK_TIMEOUT_MULTIPLIER ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS;
+endif
 tap_driver = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
 LOG_DRIVER = $(tap_driver)
 TEST_EXTENSIONS = .sh
@@ -15,9 +23,9 @@ libdedit_test_a_SOURCES = \
 	%D%/unit/golden.h \
 	%D%/unit/util.c \
 	%D%/unit/util.h
-base_test_libs = libdedit-test.a libdedit-base.a $(JANSSON_LIBS) $(CHECK_LIBS)
-kernels_test_libs = libdedit-test.a $(kernels_libs) libdedit-base.a $(JANSSON_LIBS) $(CHECK_LIBS)
-engine_test_libs = libdedit-test.a $(engine_libs) $(CHECK_LIBS)
+base_test_libs = libdedit-test.a libdedit-base.a $(JANSSON_LIBS) $(CHECK_LIBS) -lm
+kernels_test_libs = libdedit-test.a $(kernels_libs) libdedit-base.a $(JANSSON_LIBS) $(CHECK_LIBS) -lm
+engine_test_libs = libdedit-test.a $(engine_libs) $(CHECK_LIBS) -lm
 
 proto_test_libs = libdedit-test.a $(proto_libs) $(JANSSON_LIBS) $(CHECK_LIBS)
 
@@ -28,6 +36,18 @@ tests_unit_test_packet_SOURCES = %D%/unit/test-packet.c
 tests_unit_test_packet_LDADD = $(proto_test_libs)
 tests_unit_test_base_SOURCES = %D%/unit/test-base.c
 tests_unit_test_base_LDADD = $(base_test_libs)
+
+check_PROGRAMS += %D%/unit/test-base-fd
+tests_unit_test_base_fd_SOURCES = %D%/unit/test-base-fd.c
+tests_unit_test_base_fd_LDADD = $(base_test_libs)
+
+check_PROGRAMS += %D%/unit/test-base-parse
+tests_unit_test_base_parse_SOURCES = %D%/unit/test-base-parse.c
+tests_unit_test_base_parse_LDADD = $(base_test_libs)
+
+check_PROGRAMS += %D%/unit/test-frame
+tests_unit_test_frame_SOURCES = %D%/unit/test-frame.c
+tests_unit_test_frame_LDADD = $(base_test_libs)
 
 check_PROGRAMS += %D%/unit/test-quant-format
 tests_unit_test_quant_format_SOURCES = %D%/unit/test-quant-format.c

@@ -125,6 +125,22 @@ const char *test_path(const char *rel)
     return buf;
 }
 
+const char *test_default_model(void)
+{
+    static char path[512];
+    const char *given = getenv("DEDIT_TEST_MODEL"), *cache = getenv("XDG_CACHE_HOME");
+    const char *home = getenv("HOME"), *file = "dedit/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+    if (given && *given)
+        snprintf(path, sizeof(path), "%s", given);
+    else if (cache && *cache)
+        snprintf(path, sizeof(path), "%s/%s", cache, file);
+    else
+        snprintf(path, sizeof(path), "%s/.cache/%s", home ? home : "", file);
+    if (access(path, R_OK) < 0)
+        TEST_SKIP("the default model is not at %s (models/fetch gets it)", path);
+    return path;
+}
+
 const char *test_tmpdir(void)
 {
     if (!tmpdir[0]) {

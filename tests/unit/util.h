@@ -23,11 +23,16 @@ TCase *test_case(Suite *s, const char *name);
  * CK_FORK=no for a debugger, CK_RUN_CASE=name for one case. */
 int test_main(Suite *s);
 
-/* Skips the rest of this test.  Only for hardware that is not there and the default model. */
-#define TEST_SKIP(...) ck_abort_msg("SKIP: " __VA_ARGS__)
+/* Skips the rest of this test.  scripts/test accepts a skip for missing hardware only, so for that
+ * there is a form of its own: TEST_SKIP_HARDWARE("no AMX"). */
+#define TEST_SKIP(...)          ck_abort_msg("SKIP: " __VA_ARGS__)
+#define TEST_SKIP_HARDWARE(...) ck_abort_msg("SKIP: hardware: " __VA_ARGS__)
 
 /* "$top_srcdir/rel".  Static ring of eight buffers. */
 const char *test_path(const char *rel);
+/* The default model's file ($DEDIT_TEST_MODEL, else the user's cache, where models/fetch puts it);
+ * skips the test when it is not there. */
+const char *test_default_model(void);
 /* A new empty directory, removed with all its files (one level) when the test's process ends. */
 const char *test_tmpdir(void);
 

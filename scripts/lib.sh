@@ -1,0 +1,94 @@
+# shellcheck shell=sh disable=SC2034,SC2154
+# SPDX-License-Identifier: Apache-2.0
+# Shared by quickstart and scripts/test: installing what is missing, and building.  Everything here
+# is silent about what is already there.  Set: $root, the top of the source tree.
+
+# What ./configure, make and models/fetch need.
+build_packages='gcc libc6-dev make autoconf automake pkg-config libjansson-dev libpcre2-dev
+    libutf8proc-dev uthash-dev libxxhash-dev libinih-dev check xz-utils ca-certificates python3
+    python3-pip'
+# What the tests use beyond that.
+test_packages='locales shellcheck binutils'
+
+say() { printf '%s\n' "$*" >&2; }
+die() {
+    say "$*"
+    exit 1
+}
+
+missing_packages() {
+    for package in "$@"; do
+        case $(dpkg-query -W -f '${db:Status-Status}' "$package" 2> /dev/null) in
+            installed) ;;
+            *) printf '%s ' "$package" ;;
+        esac
+    done
+}
+
+# need_packages NAME...: installs the Debian packages that are not there.  On a system without dpkg
+# it leaves the verdict to ./configure.
+need_packages() {
+    command -v dpkg-query > /dev/null 2>&1 || return 0
+    missing=$(missing_packages "$@")
+    missing=${missing% }
+    [ -n "$missing" ] || return 0
+    command -v apt-get > /dev/null 2>&1 || die "These packages are missing: $missing"
+    as_root=
+    if [ "$(id -u)" -ne 0 ]; then
+        command -v sudo > /dev/null 2>&1 ||
+            die "These packages are missing, and there is no sudo here. As root: apt-get install $missing"
+        # Without a terminal nobody can type a password.
+        if sudo -n true 2> /dev/null; then
+            as_root='sudo -n'
+        elif [ -t 0 ] && [ -t 2 ]; then
+            as_root=sudo
+        else
+            die "These packages are missing, and sudo wants a password. As root: apt-get install $missing"
+        fi
+    fi
+    say "installing with apt: $missing"
+    log=$(mktemp) || die "cannot create a temporary file"
+    # The lists of a fresh system may be empty or old: they are read anew when that is what fails.
+    # shellcheck disable=SC2086 # one word a package
+    if ! apt_install $missing > "$log" 2>&1 && ! { apt_update && apt_install $missing; } > "$log" 2>&1; then
+        tail -n 15 "$log" >&2
+        rm -f "$log"
+        die "apt-get failed. These packages are missing: $missing"
+    fi
+    rm -f "$log"
+}
+apt_update() { $as_root apt-get -q -o DPkg::Lock::Timeout=120 update; }
+apt_install() {
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=120 \
+        install --no-install-recommends "$@"
+}
+
+# build_tree FOLDER TARGETS CONFIGURE-OPTIONS...: configures when the options are not those of last
+# time, then makes.  The output goes to FOLDER/build.log; its end is shown when it fails.
+build_tree() {
+    tree=$root/$1
+    targets=$2
+    shift 2
+    mkdir -p "$tree" 2> /dev/null
+    [ -w "$tree" ] || die "$tree is not writable: it may belong to another user; remove it"
+    log=$tree/build.log
+    options="CC=${CC:-} CFLAGS=${CFLAGS:-} $*"
+    if [ ! -x "$root/configure" ]; then
+        say "bootstrapping and building in ${tree#"$root/"} (log: ${log#"$root/"})"
+        "$root/autogen.sh" > "$log" 2>&1 || build_failed autogen.sh
+    elif [ ! -f "$tree/Makefile" ]; then
+        say "building in ${tree#"$root/"} (log: ${log#"$root/"})"
+    fi
+    if [ ! -f "$tree/Makefile" ] || [ "$(cat "$tree/options" 2> /dev/null)" != "$options" ]; then
+        # An interrupted configure must not look finished.
+        rm -f "$tree/Makefile"
+        (cd "$tree" && "$root/configure" "$@") > "$log" 2>&1 || build_failed configure
+        printf '%s\n' "$options" > "$tree/options"
+    fi
+    # shellcheck disable=SC2086 # one word a target
+    make -C "$tree" -j"$(nproc 2> /dev/null || echo 2)" $targets > "$log" 2>&1 || build_failed make
+}
+build_failed() {
+    tail -n 30 "$log" >&2
+    die "$1 failed; the whole output is in $log"
+}
