@@ -54,6 +54,9 @@ int sampler_new(const struct sampling_params *p, uint32_t vocab, const uint32_t 
     int r = sampling_params_check(p, vocab, err);
     if (r < 0)
         return r;
+    if (vocab == 0 || vocab > SAMPLER_MAX_VOCAB)
+        return ERR(err, LIMIT, "the vocabulary has %u entries; 1 to %u are allowed", vocab,
+                   SAMPLER_MAX_VOCAB);
     _cleanup_(sampler_freep) struct sampler *s = mem_zalloc(sizeof(*s));
     if (!s || u64map_init(&s->index, 16) < 0)
         return ERR_NOMEM(err);

@@ -80,9 +80,10 @@ bool sampler_is_stop_id(const struct sampler *s, uint32_t id);
 
 /*
  * Chooses the token at absolute position pos from logits[vocab] (unchanged).  work: vocab floats +
- * vocab uint32.  DEDIT_E_NUMERIC when any logit is NaN or +inf, or all are -inf; nothing changes
- * then.  lp: room for 1 + logprobs entries, or NULL: chosen token first, then the best ones in
- * descending order (ties: lower id).  Does not commit.
+ * vocab uint32.  DEDIT_E_NUMERIC when any logit is NaN or +inf, or none is left above -inf; nothing
+ * changes then.  lp: room for 1 + logprobs entries, or NULL: chosen token first, then the best ones
+ * in descending order (ties: lower id), the chosen one again among them when it is one of the best.
+ * Does not commit.
  */
 int sampler_choose(const struct sampler *s, const struct dk_ops *ops, const float *logits,
                    uint64_t pos, float *work, uint32_t *work_ids, uint32_t *ret_token,

@@ -8,9 +8,9 @@
  *   top_k   the k best, exactly k.
  *   min_p   z >= log(min_p), log as dk_logf.
  *   top_p   the shortest prefix whose mass reaches ceil(top_p * total).  Mass is counted in integers:
- *           q_v = round(exp(z_v) * 2^44), exp as dk_expf, so sums have no order.  total is the sum of
+ *           q_v = round(exp(z_v) * 2^42), exp as dk_expf, so sums have no order.  total is the sum of
  *           q over what top_k and min_p kept; where neither is on, the sum over pieces of 1,024 ids
- *           of exp(logsumexp(z)) * 2^44, pieces ascending, in double.
+ *           of exp(logsumexp(z)) * 2^42, pieces ascending, in double.
  */
 #include <math.h>
 #include <string.h>
@@ -19,8 +19,9 @@
 #include "engine/sampler_internal.h"
 
 #define MAX_BLOCKS 4096u
-#define MASS_ONE   0x1p44
+#define MASS_ONE   0x1p42
 #define PIECE      1024u
+#define BUCKETS    1024u
 
 struct keys {
     const float *y;
@@ -35,6 +36,13 @@ static bool id_better(const struct keys *k, uint32_t a, uint32_t b)
 static uint64_t mass(const struct keys *k, uint32_t id)
 {
     return (uint64_t)((double)dk_expf(sampler_z(k->y[id], k->max, k->inv_t)) * MASS_ONE + 0.5);
+}
+
+/* z from 0 down, in steps of 1/32; the last bucket holds everything that is further down. */
+static uint32_t bucket(const struct keys *k, uint32_t id)
+{
+    float down = sampler_z(k->y[id], k->max, k->inv_t) * -32.0f;
+    return down < (float)(BUCKETS - 1) ? (uint32_t)down : BUCKETS - 1;
 }
 
 static uint64_t round_up(double x)
@@ -78,29 +86,49 @@ static void select_k(const struct keys *k, uint32_t *ids, uint32_t n, uint32_t w
     }
 }
 
-/* Last id of the shortest prefix of ids[n] (n >= 1) whose mass reaches target; the worst id when
- * all together do not. */
-static uint32_t select_mass(const struct keys *k, uint32_t *ids, uint32_t n, uint64_t target)
+/* Finds the last id of the shortest prefix of ids[n] whose mass, with `before` added, reaches target;
+ * false when all together do not. */
+static bool select_mass(const struct keys *k, uint32_t *ids, uint32_t n, uint64_t before,
+                        uint64_t target, uint32_t *ret_last)
 {
-    uint32_t lo = 0, hi = n, last = UINT32_MAX;
-    uint64_t before = 0;
+    uint32_t lo = 0, hi = n;
     while (lo < hi) {
         uint32_t p = partition(k, ids, lo, hi);
         uint64_t left = 0;
         for (uint32_t i = lo; i < p; i++)
             left += mass(k, ids[i]);
-        uint64_t with = before + left + mass(k, ids[p]);
-        if (before + left >= target) { /* target >= 1, so left is not empty */
+        if (before + left >= target) { /* before is below target, so left is not empty */
             hi = p;
             continue;
         }
-        last = ids[p];
-        if (with >= target)
-            break;
-        before = with;
+        before += left + mass(k, ids[p]);
+        *ret_last = ids[p];
+        if (before >= target)
+            return true;
         lo = p + 1;
     }
-    return last;
+    return false;
+}
+
+/* The same for many ids: one pass puts their mass into buckets of z, selection works on the bucket
+ * in which the target is reached. */
+static bool find_mass(const struct keys *k, uint32_t *ids, uint32_t n, uint64_t target,
+                      uint32_t *ret_last)
+{
+    if (n <= BUCKETS)
+        return select_mass(k, ids, n, 0, target, ret_last);
+    uint64_t bucket_mass[BUCKETS] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        bucket_mass[bucket(k, ids[i])] += mass(k, ids[i]);
+    uint64_t before = 0;
+    uint32_t b = 0, in_bucket = 0;
+    while (b < BUCKETS - 1 && before + bucket_mass[b] < target)
+        before += bucket_mass[b++];
+    for (uint32_t i = 0; i < n; i++) {
+        ids[in_bucket] = ids[i];
+        in_bucket += bucket(k, ids[i]) == b;
+    }
+    return select_mass(k, ids, in_bucket, before, target, ret_last);
 }
 
 static int float_cmp_desc(float a, float b)
@@ -226,7 +254,9 @@ static struct sampler_cut cut_mass(const struct keys *k, float top_p, uint32_t *
     for (uint32_t i = 0; i < n; i++)
         total += mass(k, ids[i]);
     double target = (double)top_p * (double)total;
-    return cut_at(k->y, select_mass(k, ids, n, round_up(target)));
+    uint32_t last = ids[0];
+    (void)find_mass(k, ids, n, round_up(target), &last); /* always reached: top_p < 1 */
+    return cut_at(k->y, last);
 }
 
 /* Mass of all ids over MASS_ONE; z is made piece by piece and not stored. */
@@ -259,17 +289,15 @@ static struct sampler_cut cut_top_p(const struct sampler *s, const struct dk_ops
     float rest = (float)((1.0 - (double)s->top_p) / (2.0 * (double)n));
     struct blocks b;
     block_maxima(ops, k->y, n, 1024, &b);
-    uint32_t found = 0;
-    if (rest > 0) {
-        found = collect(&b, k->y, n, y_of_z(k, lse + dk_logf(rest)), ids);
-        uint64_t sum = 0;
-        for (uint32_t i = 0; i < found && sum < target; i++)
-            sum += mass(k, ids[i]);
-        found = sum < target ? 0 : found; /* logsumexp's rounding: look at everything */
-    }
-    if (!found)
+    uint32_t last = 0;
+    uint32_t found = collect(&b, k->y, n, y_of_z(k, lse + dk_logf(rest)), ids);
+    if (!find_mass(k, ids, found, target, &last)) {
+        /* logsumexp's rounding: look at everything */
         found = collect(&b, k->y, n, -INFINITY, ids);
-    return cut_at(k->y, select_mass(k, ids, found, target));
+        if (!find_mass(k, ids, found, target, &last))
+            return (struct sampler_cut){-INFINITY, 0};
+    }
+    return cut_at(k->y, last);
 }
 
 struct sampler_cut sampler_find_cut(const struct sampler *s, const struct dk_ops *ops,

@@ -6,6 +6,7 @@
 #include "engine/sampler.h"
 
 #define SAMPLER_GREEDY_BELOW 1e-5f
+#define SAMPLER_MAX_VOCAB    (1u << 21) /* sums of 2^42 each stay below 2^63 */
 
 /* One id that is not treated like all others. */
 struct sampler_entry {
