@@ -5,8 +5,8 @@
 
 # What ./configure, make and models/fetch need.
 build_packages='gcc libc6-dev make autoconf automake pkg-config libjansson-dev libpcre2-dev
-    libutf8proc-dev uthash-dev libxxhash-dev libinih-dev check xz-utils ca-certificates python3
-    python3-pip'
+    libutf8proc-dev uthash-dev libxxhash-dev libinih-dev libprotobuf-c-dev protobuf-c-compiler
+    check xz-utils ca-certificates python3 python3-pip'
 # What the tests use beyond that.
 test_packages='locales shellcheck binutils'
 

@@ -66,6 +66,7 @@ if BUILD_AMX
 tests_unit_test_matmul_SOURCES += %D%/amx-emu/amx-emu.h %D%/amx-emu/matmul-bf16.c
 tests_unit_test_matmul_CPPFLAGS += -DHAVE_AMX_EMU
 endif
+include tests/fuzz/local.mk
 endif
 # Reference data; the one big tokenizer is packed, and unpacked into the build folder for the tests.
 EXTRA_DIST += %D%/golden
@@ -81,5 +82,7 @@ lint_tests = \
 	%D%/lint/files.sh \
 	%D%/lint/layers.sh \
 	%D%/lint/shell.sh
-EXTRA_DIST += $(lint_tests) %D%/lint/lint.sh %D%/lint/code.awk
-TESTS += $(check_PROGRAMS) $(lint_tests)
+script_tests = \
+	%D%/integration/fetch.sh
+EXTRA_DIST += $(lint_tests) %D%/lint/lint.sh %D%/lint/code.awk $(script_tests)
+TESTS += $(check_PROGRAMS) $(lint_tests) $(script_tests)

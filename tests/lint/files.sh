@@ -31,7 +31,7 @@ long() {
 headers() {
     # shellcheck disable=SC2086
     for f in $(files '*.h' $folders; files '*.cuh' $folders); do
-        grep -q '^#pragma once$' "$f" || echo "$f"
+        grep -q -E '^#(pragma once|ifndef DEDIT_H)$' "$f" || echo "$f"
     done
 }
 blanks() {
@@ -46,15 +46,26 @@ unfinished() {
         grep -n -E '(^|[^A-Za-z])(TO''DO|FIX''ME|XX''X)([^A-Za-z]|$)' "$f" | sed "s|^|$f:|"
     done | grep -v 'XX''XX'
 }
-# A source that no local.mk names is neither built nor shipped.
+# A source that no local.mk above it names is neither built nor shipped.
+named() {
+    dir=$1
+    while [ "$dir" != "${dir%/*}" ]; do
+        dir=${dir%/*}
+        [ -f "$root/$dir/local.mk" ] && grep -q -F "/${1#"$dir/"}" "$root/$dir/local.mk" && return
+    done
+    false
+}
 listed() {
     for folder in base proto kernels engine train daemon client bench tests; do
-        [ -d "$root/$folder" ] || continue
-        lists=$(find "$root/$folder" -name '*.mk')
         for f in $(files '*.c' $folder; files '*.h' $folder; files '*.sh' $folder; files '*.awk' $folder); do
-            # shellcheck disable=SC2086
-            grep -q -F "${f#"$root/$folder/"}" $lists || echo "$f is in no local.mk"
+            named "${f#"$root/"}" || echo "$f is in no local.mk"
         done
+    done
+}
+# What ./configure asks for, quickstart must install.
+packages() {
+    sed -n 's/.*DEDIT_NEED(\[.*\], *\[\([a-z0-9-]*\)\]).*/\1/p' "$root/configure.ac" | while read -r package; do
+        grep -q -w -e "$package" "$root/scripts/lib.sh" || echo "$package is not in scripts/lib.sh"
     done
 }
 
@@ -64,16 +75,19 @@ check 'headers have #pragma once' headers
 check 'no blanks at line ends, no tabs in C' blanks
 check 'nothing unfinished' unfinished
 check 'make knows every source' listed
+check 'quickstart installs what configure needs' packages
 
 bad_tree
-mkdir -p "$bad/base"
+mkdir -p "$bad/base" "$bad/scripts"
+echo 'x, [DEDIT_NEED([nothing], [libnothing-dev])])' > "$bad/configure.ac"
+echo '# SPDX-License-Identifier: Apache-2.0' > "$bad/scripts/lib.sh"
 printf '// nothing \n\tint x; // TO%s\n' DO > "$bad/base/a.h"
 awk 'BEGIN { print "/* SPDX-License-Identifier: Apache-2.0 */"; for (i = 0; i < 1000; i++) print "" }' > "$bad/base/b.c"
 sed '2s/$/ Long because it must be./' "$bad/base/b.c" > "$bad/base/c.c"
-printf 'x = base/c.c\n' > "$bad/base/local.mk"
+printf 'x = %%D%%/c.c\n' > "$bad/base/local.mk"
 sed -i '1i# SPDX-License-Identifier: Apache-2.0' "$bad/base/local.mk"
-sed -i 's|base/c.c|c.c|' "$bad/base/local.mk"
-check_finds 'a missing licence line is found' 1 spdx
+check_finds 'a missing package is found' 1 packages
+check_finds 'a missing licence line is found' 2 spdx
 check_finds 'a long file is found' 1 long
 check_finds 'a bare header is found' 1 headers
 check_finds 'blanks and tabs are found' 2 blanks

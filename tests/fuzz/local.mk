@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+# A target NAME is fuzz-NAME.c with its corpus in corpus/NAME.  It is built twice: replay-NAME runs
+# the corpus in every "make check"; fuzz-NAME is the libFuzzer program of --enable-fuzz:
+#   tests/fuzz/fuzz-NAME -max_total_time=1200 NEW-FOLDER $top_srcdir/tests/fuzz/corpus/NAME
+EXTRA_DIST += %D%/corpus
+fuzz_replay = %D%/replay.c %D%/fuzz.h
+
+check_PROGRAMS += %D%/replay-parse
+tests_fuzz_replay_parse_SOURCES = %D%/fuzz-parse.c $(fuzz_replay)
+tests_fuzz_replay_parse_LDADD = libdedit-base.a
+if ENABLE_FUZZ
+noinst_PROGRAMS += %D%/fuzz-parse
+tests_fuzz_fuzz_parse_SOURCES = %D%/fuzz-parse.c %D%/fuzz.h
+tests_fuzz_fuzz_parse_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LDFLAGS)
+tests_fuzz_fuzz_parse_LDADD = libdedit-base.a
+endif
