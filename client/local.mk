@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+# libdedit: the one library that is installed.  It holds base/ and proto/ itself, so that a program
+# needs nothing but libc and protobuf-c beside it.
+lib_LTLIBRARIES += %D%/libdedit.la
+include_HEADERS = %D%/dedit.h
+pkgconfig_DATA = %D%/dedit.pc
+EXTRA_DIST += %D%/libdedit.sym
+
+libdedit_sources = \
+	%D%/admin.c \
+	%D%/client.c \
+	%D%/dedit.h \
+	%D%/internal.h \
+	%D%/request.c \
+	%D%/rpc.c \
+	%D%/submit.c
+%C%_libdedit_la_SOURCES = $(libdedit_sources) $(libdedit_proto_a_SOURCES) $(libdedit_base_a_SOURCES)
+%C%_libdedit_la_CFLAGS = $(AM_CFLAGS)
+%C%_libdedit_la_LIBADD = %D%/libdedit-pb.la $(PROTOBUF_C_LIBS)
+# Interface version current:revision:age; see the libtool manual before changing it.
+%C%_libdedit_la_LDFLAGS = $(AM_LDFLAGS) -version-info 0:0:0 -no-undefined \
+	-Wl,--version-script=$(srcdir)/%D%/libdedit.sym
+EXTRA_%C%_libdedit_la_DEPENDENCIES = %D%/libdedit.sym
+
+noinst_LTLIBRARIES += %D%/libdedit-pb.la
+nodist_%C%_libdedit_pb_la_SOURCES = $(proto_gen)
+%C%_libdedit_pb_la_SOURCES =
+%C%_libdedit_pb_la_CFLAGS = $(DEDIT_CFLAGS) -w $(PROTOBUF_C_CFLAGS)
