@@ -29,6 +29,8 @@ int kv_block_take(struct kv_pool *p, uint32_t *ret_block);
 void kv_block_ref(struct kv_pool *p, uint32_t block);
 void kv_block_unref(struct kv_pool *p, uint32_t block); /* at 0: cached if published, else free */
 uint32_t kv_block_refs(const struct kv_pool *p, uint32_t block);
+/* Findable by others: its content must not change. */
+bool kv_block_published(const struct kv_pool *p, uint32_t block);
 
 /* Chain hash of a full block: parent's hash (0 for the first), its 16 tokens, and the namespace
  * (uid or cache salt). */

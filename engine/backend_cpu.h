@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside of the CPU backend: the packed model and the memory of one forward call.  Everything is
+ * sized at load; a forward call allocates nothing.  Used by engine/backend_cpu*.c only.
+ */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/backend.h"
+
+/* Up to so many rows every thread prepares all activations for itself: cheaper than a barrier. */
+#define CPU_SMALL_ROWS 4u
+/* Rows of one attention unit: long enough to share the K/V of a chunk, short enough to balance. */
+#define CPU_ATTN_TILE 16u
+#define CPU_MAX_THREADS 64u
+
+struct cpu_layer {
+    struct dk_weight q, k, v, o, gate, up, down;
+    const float *attn_norm, *ffn_norm;
+    const float *q_bias, *k_bias, *v_bias; /* NULL without */
+    const float *q_norm, *k_norm;          /* NULL without */
+    struct dk_kv kv;
+};
+
+/* What each thread has for itself. */
+struct cpu_thread {
+    struct dk_act act;    /* CPU_SMALL_ROWS rows */
+    float *h;             /* CPU_SMALL_ROWS normalised rows */
+    struct dk_act shared; /* max_rows rows in memory that all threads share */
+    void *scratch;        /* DK_SCRATCH_BYTES */
+};
+
+/* A tile of rows of one sequence, for attention. */
+struct cpu_tile {
+    uint32_t row0, row1;
+};
+
+/* Activations of one forward call, [max_rows][ld] each; ld in floats. */
+struct cpu_scratch {
+    float *x;       /* residual stream, ld_x */
+    float *h;       /* normalised rows, ld_x */
+    float *q, *att; /* ld_q */
+    float *k, *v;   /* ld_kv */
+    float *g, *u;   /* ld_f */
+    float *cs;      /* RoPE: [max_rows][head_dim] cosines, then sines */
+    size_t ld_x, ld_q, ld_kv, ld_f;
+    struct dk_attn_row *paths; /* [max_rows] */
+    struct cpu_tile *tiles;    /* [max_rows] */
+    uint32_t *head_rows;       /* [max_rows] rows that want logits */
+    /* Next attention unit of each layer; claimed in any order, which changes no bits. */
+    atomic_uint *next_unit;
+};
+
+struct backend_model {
+    struct model_config cfg;
+    struct backend_options opt;
+    struct model_file *file; /* outlives the model: look-ups of an untied embedding read it */
+    const struct dk_ops *ops;
+    struct dk_pool *pool;
+    unsigned n_threads;
+
+    struct cpu_layer *layers;
+    struct dk_weight head;
+    const struct model_tensor *embed; /* NULL when tied: the packed head serves look-ups */
+    const float *final_norm;
+    float *inv_freq; /* head_dim / 2 */
+    float scale;     /* 1 / sqrt(head_dim) */
+    bool amx_class;
+
+    void *packed, *vectors, *kv, *scratch; /* the four regions */
+    size_t packed_bytes, vectors_bytes, kv_bytes, scratch_bytes;
+    struct cpu_scratch s;
+    struct cpu_thread thread[CPU_MAX_THREADS];
+
+    struct backend_memory mem;
+    struct backend_timing timing;
+};
+
+/* backend_cpu_load.c */
+int cpu_plan(const struct model_file *f, const struct backend_options *o,
+             struct backend_memory *ret, struct error *err);
+int cpu_load(struct model_file *f, const struct backend_options *o,
+             void (*progress)(void *arg, uint64_t done, uint64_t total), void *arg,
+             struct backend_model **ret, struct error *err);
+void cpu_free(struct backend_model *m);
+/* Row of a file tensor as floats, exactly; k elements. */
+void cpu_file_row(const struct model_tensor *t, uint64_t row, uint32_t k, float *out);
+
+/* backend_cpu_scratch.c: bytes of the activation memory, and cutting it up (base may be NULL). */
+int cpu_scratch_layout(const struct model_config *c, const struct backend_options *o,
+                       unsigned n_threads, void *base, struct cpu_scratch *s,
+                       struct cpu_thread *threads, size_t *ret_bytes);
+
+/* backend_cpu_forward.c */
+int cpu_forward(struct backend_model *m, const struct fwd_batch *b, struct error *err);

@@ -1,0 +1,468 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Loading a model into the CPU backend: which weights are packed in which layout, the packing (in
+ * parallel, file pages given back layer by layer), the small vectors, the KV region.
+ */
+#include <sched.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/checked.h"
+#include "base/clock.h"
+#include "engine/backend_cpu.h"
+#include "engine/rope.h"
+
+#define ALIGN 64u
+/* Between matrices, so that panels of two of them never share a page's first lines by chance. */
+#define N_MATRICES 7u
+
+static const enum model_tensor_role layer_roles[N_MATRICES] = {MT_Q, MT_K,  MT_V,   MT_O,
+                                                               MT_GATE, MT_UP, MT_DOWN};
+static const enum model_tensor_role vector_roles[] = {
+    MT_ATTN_NORM, MT_FFN_NORM, MT_Q_BIAS, MT_K_BIAS, MT_V_BIAS, MT_Q_NORM, MT_K_NORM};
+
+static struct dk_weight *layer_weight(struct cpu_layer *l, unsigned i)
+{
+    struct dk_weight *w[N_MATRICES] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+    return w[i];
+}
+
+static const float **layer_vector(struct cpu_layer *l, unsigned i)
+{
+    const float **v[] = {&l->attn_norm, &l->ffn_norm, &l->q_bias, &l->k_bias,
+                         &l->v_bias,    &l->q_norm,   &l->k_norm};
+    return v[i];
+}
+
+/* ---- shapes and sizes ----------------------------------------------------------------------- */
+
+static enum dk_type stored_type(const struct model_tensor *t, const struct backend_options *o)
+{
+    switch (o->dtype) {
+    case BACKEND_DTYPE_BF16:
+        return DK_BF16;
+    case BACKEND_DTYPE_F32:
+        return DK_F32;
+    case BACKEND_DTYPE_FILE:
+        break;
+    }
+    return t->type;
+}
+
+/* Fills all but the data pointer. */
+static int weight_shape(const struct model_file *f, const struct model_tensor *t,
+                        const struct backend_options *o, struct dk_weight *w, struct error *err)
+{
+    *w = (struct dk_weight){.type = stored_type(t, o), .layout = DK_LAYOUT_PANEL};
+    if (w->type == DK_BF16 && o->tier == DK_TIER_AMX && !o->exact)
+        w->layout = DK_LAYOUT_AMX_BF16;
+    w->n = (uint32_t)t->dims[0];
+    w->k = (uint32_t)t->dims[1];
+    w->n_panels = (w->n + 15) / 16;
+    size_t panel;
+    if (!dk_weight_bytes(w->type, w->layout, w->n, w->k, &w->bytes) ||
+        !dk_weight_bytes(w->type, w->layout, 16, w->k, &panel))
+        return ERR(err, UNSUPPORTED, "%s: tensor %s: a %s matrix of %u x %u cannot be packed",
+                   model_file_path(f), t->name, dk_type_info(w->type)->name, w->n, w->k);
+    if (panel * w->n_panels != w->bytes)
+        return ERR(err, INTERNAL, "panels of type %s are not equally long",
+                   dk_type_info(w->type)->name);
+    return 0;
+}
+
+static bool add_aligned(size_t *total, size_t bytes)
+{
+    return size_round_up(bytes, ALIGN, &bytes) && size_add(*total, bytes, total);
+}
+
+static int check_options(const struct backend_options *o, struct error *err)
+{
+    if (!dk_ops(o->tier))
+        return ERR(err, UNSUPPORTED, "CPU tier %s is not available here", dk_tier_name(o->tier));
+    if (o->max_rows == 0 || o->max_context == 0 || o->n_kv_blocks == 0)
+        return ERR(err, INVALID, "max_rows, max_context and n_kv_blocks must be positive");
+    if (o->n_kv_blocks > UINT32_MAX / DK_KV_BLOCK)
+        return ERR(err, LIMIT, "n_kv_blocks %u: more than %u blocks", o->n_kv_blocks,
+                   UINT32_MAX / DK_KV_BLOCK);
+    if (o->n_threads > CPU_MAX_THREADS)
+        return ERR(err, INVALID, "n_threads %u: must be at most %u", o->n_threads,
+                   CPU_MAX_THREADS);
+    return 0;
+}
+
+/* The threads that 0 stands for: CPUs that this process may run on. */
+static unsigned resolve_threads(unsigned n)
+{
+    if (n)
+        return n;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof(set), &set) < 0)
+        return 1;
+    n = (unsigned)CPU_COUNT(&set);
+    return n < 1 ? 1 : n < CPU_MAX_THREADS ? n : CPU_MAX_THREADS;
+}
+
+/* Bytes of the packed matrices. */
+static int packed_size(const struct model_file *f, const struct backend_options *o, size_t *ret,
+                       struct error *err)
+{
+    const struct model_config *c = model_file_config(f);
+    struct dk_weight w;
+    size_t total = 0;
+    int r = weight_shape(f, model_file_tensor(f, MT_HEAD, 0), o, &w, err);
+    if (r < 0)
+        return r;
+    bool fits = add_aligned(&total, w.bytes);
+    for (uint32_t l = 0; l < c->n_layers; l++)
+        for (unsigned i = 0; i < N_MATRICES; i++) {
+            r = weight_shape(f, model_file_tensor(f, layer_roles[i], l), o, &w, err);
+            if (r < 0)
+                return r;
+            fits = fits && add_aligned(&total, w.bytes);
+        }
+    if (!fits)
+        return ERR(err, LIMIT, "%s: the weights exceed the address space", model_file_path(f));
+    *ret = total;
+    return 0;
+}
+
+static bool vectors_size(const struct model_file *f, size_t *ret)
+{
+    const struct model_config *c = model_file_config(f);
+    size_t total = 0;
+    bool fits = add_aligned(&total, (size_t)c->hidden * sizeof(float)) &&
+                add_aligned(&total, (size_t)c->head_dim / 2 * sizeof(float));
+    for (uint32_t l = 0; l < c->n_layers; l++)
+        for (unsigned i = 0; i < sizeof(vector_roles) / sizeof(*vector_roles); i++) {
+            const struct model_tensor *t = model_file_tensor(f, vector_roles[i], l);
+            if (t)
+                fits = fits && add_aligned(&total, (size_t)t->dims[0] * sizeof(float));
+        }
+    *ret = total;
+    return fits;
+}
+
+/* Bytes of K (= of V) of one layer. */
+static bool kv_layer_size(const struct model_config *c, const struct backend_options *o,
+                          size_t *ret)
+{
+    size_t n = (size_t)c->n_kv_heads * c->head_dim;
+    return size_mul(n, (size_t)DK_KV_BLOCK * dk_kv_elem_bytes(o->kv_type), &n) &&
+           size_mul(n, o->n_kv_blocks, &n) && size_round_up(n, ALIGN, ret);
+}
+
+static int measure(const struct model_file *f, const struct backend_options *o, unsigned n_threads,
+                   size_t *packed, size_t *vectors, size_t *kv, size_t *scratch,
+                   struct error *err)
+{
+    const struct model_config *c = model_file_config(f);
+    struct cpu_scratch s;
+    struct cpu_thread t[CPU_MAX_THREADS];
+    int r = check_options(o, err);
+    if (r < 0)
+        return r;
+    r = packed_size(f, o, packed, err);
+    if (r < 0)
+        return r;
+    size_t layer;
+    if (!vectors_size(f, vectors) || !kv_layer_size(c, o, &layer) ||
+        !size_mul(layer, (size_t)2 * c->n_layers, kv) ||
+        cpu_scratch_layout(c, o, n_threads, NULL, &s, t, scratch) < 0)
+        return ERR(err, LIMIT, "%s: the memory needed exceeds the address space",
+                   model_file_path(f));
+    return 0;
+}
+
+int cpu_plan(const struct model_file *f, const struct backend_options *o,
+             struct backend_memory *ret, struct error *err)
+{
+    size_t packed, vectors, kv, scratch;
+    int r = measure(f, o, resolve_threads(o->n_threads), &packed, &vectors, &kv, &scratch, err);
+    if (r < 0)
+        return r;
+    *ret = (struct backend_memory){.weight_bytes = model_file_weight_bytes(f),
+                                   .packed_bytes = packed + vectors,
+                                   .kv_bytes = kv,
+                                   .scratch_bytes = scratch};
+    return 0;
+}
+
+/* ---- packing -------------------------------------------------------------------------------- */
+
+void cpu_file_row(const struct model_tensor *t, uint64_t row, uint32_t k, float *out)
+{
+    const struct dk_type_info *ti = dk_type_info(t->type);
+    size_t row_bytes = (size_t)k / ti->block_elems * ti->block_bytes;
+    dk_dequant(t->type, (const char *)t->data + row * row_bytes, k / ti->block_elems, out);
+}
+
+struct pack_task {
+    const struct model_tensor *t;
+    struct dk_weight *w;
+};
+struct pack_region {
+    const struct pack_task *tasks;
+    unsigned n_tasks;
+    char **staging; /* per thread; NULL when nothing is converted */
+    size_t row_bytes_max;
+};
+
+/* Converts the rows of one panel to the stored type, then packs them as a matrix of its own. */
+static void pack_converted(const struct pack_task *task, char *staging, uint32_t panel)
+{
+    const struct dk_weight *w = task->w;
+    uint32_t row0 = panel * 16, n = w->n - row0 < 16 ? w->n - row0 : 16;
+    size_t row_bytes = (size_t)w->k * (w->type == DK_F32 ? 4 : 2);
+    float *row = (float *)staging;
+    char *rows = staging + (size_t)w->k * sizeof(float);
+    for (uint32_t r = 0; r < n; r++) {
+        cpu_file_row(task->t, row0 + r, w->k, row);
+        char *to = rows + r * row_bytes;
+        if (w->type == DK_F32)
+            memcpy(to, row, row_bytes);
+        else
+            for (uint32_t i = 0; i < w->k; i++) {
+                uint16_t h = dk_f32_to_bf16(row[i]);
+                memcpy(to + (size_t)i * 2, &h, 2);
+            }
+    }
+    size_t panel_bytes = w->bytes / w->n_panels;
+    /* The packed memory is ours; dk_weight holds it as const for everyone else. */
+    char *dst = (char *)(uintptr_t)w->data + panel * panel_bytes;
+    dk_weight_pack(dst, w->type, w->layout, n, w->k, rows, row_bytes, 0, 1);
+}
+
+static void pack_region(void *arg, const struct dk_par *par)
+{
+    const struct pack_region *p = arg;
+    for (unsigned i = 0; i < p->n_tasks; i++) {
+        const struct pack_task *task = &p->tasks[i];
+        const struct dk_weight *w = task->w;
+        size_t a, b;
+        dk_split(par, w->n_panels, 1, &a, &b);
+        if (a == b)
+            continue;
+        if (w->type == task->t->type) {
+            dk_weight_pack((void *)(uintptr_t)w->data, w->type, w->layout, w->n, w->k,
+                           task->t->data, task->t->bytes / task->t->dims[0], (uint32_t)a,
+                           (uint32_t)b);
+            continue;
+        }
+        for (size_t panel = a; panel < b; panel++)
+            pack_converted(task, p->staging[par->tid], (uint32_t)panel);
+    }
+}
+
+static int take_vector(const struct model_file *f, const struct model_tensor *t, char **at,
+                       const float **ret)
+{
+    (void)f;
+    *ret = NULL;
+    if (!t)
+        return 0;
+    float *v = (float *)*at;
+    size_t bytes = (size_t)t->dims[0] * sizeof(float), padded;
+    cpu_file_row(t, 0, (uint32_t)t->dims[0], v);
+    if (!size_round_up(bytes, ALIGN, &padded))
+        return DEDIT_E_LIMIT;
+    *at += padded;
+    *ret = v;
+    return 0;
+}
+
+static int load_vectors(struct backend_model *m)
+{
+    const struct model_file *f = m->file;
+    char *at = m->vectors;
+    m->inv_freq = (float *)at;
+    rope_inv_freq(&m->cfg, m->inv_freq);
+    at += ((size_t)m->cfg.head_dim / 2 * sizeof(float) + ALIGN - 1) / ALIGN * ALIGN;
+    int r = take_vector(f, model_file_tensor(f, MT_FINAL_NORM, 0), &at, &m->final_norm);
+    for (uint32_t l = 0; r == 0 && l < m->cfg.n_layers; l++)
+        for (unsigned i = 0; r == 0 && i < sizeof(vector_roles) / sizeof(*vector_roles); i++)
+            r = take_vector(f, model_file_tensor(f, vector_roles[i], l), &at,
+                            layer_vector(&m->layers[l], i));
+    return r;
+}
+
+static int place_weight(struct backend_model *m, const struct model_tensor *t,
+                        struct dk_weight *w, size_t *at, struct error *err)
+{
+    int r = weight_shape(m->file, t, &m->opt, w, err);
+    if (r < 0)
+        return r;
+    w->data = (char *)m->packed + *at;
+    if (!add_aligned(at, w->bytes))
+        return ERR(err, INTERNAL, "packed size changed while loading");
+    m->amx_class = m->amx_class || w->layout == DK_LAYOUT_AMX_BF16;
+    return 0;
+}
+
+/* Largest row among tensors that are converted, 0 without any. */
+static uint32_t converted_k(const struct backend_model *m)
+{
+    uint32_t k = 0;
+    const struct model_file *f = m->file;
+    const struct model_tensor *t = model_file_tensor(f, MT_HEAD, 0);
+    if (stored_type(t, &m->opt) != t->type)
+        k = (uint32_t)t->dims[1];
+    for (uint32_t l = 0; l < m->cfg.n_layers; l++)
+        for (unsigned i = 0; i < N_MATRICES; i++) {
+            t = model_file_tensor(f, layer_roles[i], l);
+            if (stored_type(t, &m->opt) != t->type && t->dims[1] > k)
+                k = (uint32_t)t->dims[1];
+        }
+    return k;
+}
+
+static int pack_all(struct backend_model *m, void (*progress)(void *, uint64_t, uint64_t),
+                    void *arg, struct error *err)
+{
+    struct model_file *f = m->file;
+    struct pack_task tasks[N_MATRICES];
+    char *staging[CPU_MAX_THREADS] = {NULL};
+    uint32_t k = converted_k(m);
+    /* One row as floats and a panel's 16 rows in the stored type. */
+    size_t per_thread = (size_t)k * sizeof(float) * 17, at = 0, done = 0;
+    _cleanup_free_ char *mem = NULL;
+    if (k) {
+        mem = mem_array(m->n_threads, per_thread);
+        if (!mem)
+            return ERR_NOMEM(err);
+        for (unsigned i = 0; i < m->n_threads; i++)
+            staging[i] = mem + i * per_thread;
+    }
+    struct pack_region region = {.tasks = tasks, .staging = staging};
+    for (uint32_t l = 0; l <= m->cfg.n_layers; l++) {
+        unsigned n = 0;
+        for (unsigned i = 0; l < m->cfg.n_layers && i < N_MATRICES; i++)
+            tasks[n++] = (struct pack_task){model_file_tensor(f, layer_roles[i], l),
+                                            layer_weight(&m->layers[l], i)};
+        if (l == m->cfg.n_layers) /* the head last: it is the first to be read for a look-up */
+            tasks[n++] = (struct pack_task){model_file_tensor(f, MT_HEAD, 0), &m->head};
+        for (unsigned i = 0; i < n; i++) {
+            int r = place_weight(m, tasks[i].t, tasks[i].w, &at, err);
+            if (r < 0)
+                return r;
+        }
+        region.n_tasks = n;
+        dk_pool_run(m->pool, pack_region, &region);
+        for (unsigned i = 0; i < n; i++) {
+            model_file_release(f, tasks[i].t);
+            done += tasks[i].w->bytes;
+        }
+        if (progress)
+            progress(arg, done, m->packed_bytes);
+    }
+    return 0;
+}
+
+/* Each thread touches its share of the activation memory first. */
+static void touch_region(void *arg, const struct dk_par *par)
+{
+    struct backend_model *m = arg;
+    size_t a, b;
+    dk_split(par, m->scratch_bytes, 4096, &a, &b);
+    memset((char *)m->scratch + a, 0, b - a);
+}
+
+static void *map_region(size_t bytes, void **ret, struct error *err, const char *what)
+{
+    *ret = mem_map_pages(bytes);
+    if (!*ret)
+        (void)ERR(err, NOMEM, "out of memory: %zu bytes for %s", bytes, what);
+    return *ret;
+}
+
+static int load_into(struct backend_model *m, void (*progress)(void *, uint64_t, uint64_t),
+                     void *arg, struct error *err)
+{
+    uint64_t t0 = clock_now_ns();
+    int r = measure(m->file, &m->opt, m->n_threads, &m->packed_bytes, &m->vectors_bytes,
+                    &m->kv_bytes, &m->scratch_bytes, err);
+    if (r < 0)
+        return r;
+    m->layers = mem_calloc(m->cfg.n_layers, sizeof(*m->layers));
+    if (!m->layers)
+        return ERR_NOMEM(err);
+    if (!map_region(m->packed_bytes, &m->packed, err, "packed weights") ||
+        !map_region(m->vectors_bytes, &m->vectors, err, "norms and biases") ||
+        !map_region(m->kv_bytes, &m->kv, err, "the KV pool") ||
+        !map_region(m->scratch_bytes, &m->scratch, err, "activations"))
+        return DEDIT_E_NOMEM;
+    r = dk_pool_new(m->n_threads, &m->pool, err);
+    if (r < 0)
+        return r;
+    uint64_t t1 = clock_now_ns();
+    if (load_vectors(m) < 0)
+        return ERR(err, INTERNAL, "vector sizes changed while loading");
+    r = pack_all(m, progress, arg, err);
+    if (r < 0)
+        return r;
+    uint64_t t2 = clock_now_ns();
+    size_t layer;
+    if (!kv_layer_size(&m->cfg, &m->opt, &layer))
+        return ERR(err, INTERNAL, "KV size changed while loading");
+    for (uint32_t l = 0; l < m->cfg.n_layers; l++) {
+        char *k = (char *)m->kv + (size_t)2 * l * layer;
+        m->layers[l].kv = (struct dk_kv){.type = m->opt.kv_type,
+                                         .n_kv_heads = m->cfg.n_kv_heads,
+                                         .head_dim = m->cfg.head_dim,
+                                         .k = k,
+                                         .v = k + layer};
+    }
+    dk_pool_run(m->pool, touch_region, m);
+    size_t bytes;
+    if (cpu_scratch_layout(&m->cfg, &m->opt, m->n_threads, m->scratch, &m->s, m->thread, &bytes) <
+        0)
+        return ERR(err, INTERNAL, "activation size changed while loading");
+    uint64_t t3 = clock_now_ns();
+    m->timing = (struct backend_timing){.map = (double)(t1 - t0) * 1e-9,
+                                        .pack = (double)(t2 - t1) * 1e-9,
+                                        .warm = (double)(t3 - t2) * 1e-9};
+    m->mem = (struct backend_memory){.weight_bytes = model_file_weight_bytes(m->file),
+                                     .packed_bytes = m->packed_bytes + m->vectors_bytes,
+                                     .kv_bytes = m->kv_bytes,
+                                     .scratch_bytes = m->scratch_bytes};
+    return 0;
+}
+
+int cpu_load(struct model_file *f, const struct backend_options *o,
+             void (*progress)(void *arg, uint64_t done, uint64_t total), void *arg,
+             struct backend_model **ret, struct error *err)
+{
+    int r = check_options(o, err);
+    if (r < 0)
+        return r;
+    struct backend_model *m = mem_zalloc(sizeof(*m));
+    if (!m)
+        return ERR_NOMEM(err);
+    m->cfg = *model_file_config(f);
+    m->opt = *o;
+    m->file = f;
+    m->ops = dk_ops(o->tier);
+    m->n_threads = resolve_threads(o->n_threads);
+    m->embed = m->cfg.tied ? NULL : model_file_tensor(f, MT_EMBED, 0);
+    m->scale = (float)(1.0 / __builtin_sqrt((double)m->cfg.head_dim));
+    r = load_into(m, progress, arg, err);
+    if (r < 0) {
+        cpu_free(m);
+        return r;
+    }
+    *ret = m;
+    return 0;
+}
+
+void cpu_free(struct backend_model *m)
+{
+    if (!m)
+        return;
+    dk_pool_free(m->pool);
+    mem_unmap_pages(m->packed, m->packed_bytes);
+    mem_unmap_pages(m->vectors, m->vectors_bytes);
+    mem_unmap_pages(m->kv, m->kv_bytes);
+    mem_unmap_pages(m->scratch, m->scratch_bytes);
+    mem_free(m->layers);
+    mem_free(m);
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Cuts the activation memory of the CPU backend into its parts; run once to count, once for real. */
+#include "base/checked.h"
+#include "engine/backend_cpu.h"
+
+struct carver {
+    char *base;
+    size_t used;
+    bool overflow;
+};
+
+static void *carve(struct carver *c, size_t n, size_t size)
+{
+    size_t bytes, at = c->used;
+    if (!size_mul(n, size, &bytes) || !size_round_up(bytes, 64, &bytes) ||
+        !size_add(c->used, bytes, &c->used)) {
+        c->overflow = true;
+        return NULL;
+    }
+    return c->base ? c->base + at : NULL;
+}
+
+/* Row stride: whole vectors, and not a multiple of 1 KiB, so that the rows of a tile spread over
+ * the cache sets. */
+static size_t stride(size_t n)
+{
+    size_t ld = (n + 15) / 16 * 16;
+    return ld % 256 ? ld : ld + 16;
+}
+
+static uint32_t max_u32(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+int cpu_scratch_layout(const struct model_config *cfg, const struct backend_options *o,
+                       unsigned n_threads, void *base, struct cpu_scratch *s,
+                       struct cpu_thread *threads, size_t *ret_bytes)
+{
+    struct carver c = {.base = base};
+    const size_t rows = o->max_rows;
+    const uint32_t nq = cfg->n_heads * cfg->head_dim;
+    const uint32_t max_k = max_u32(max_u32(cfg->hidden, nq), cfg->ffn);
+
+    s->ld_x = stride(cfg->hidden);
+    s->ld_q = stride(nq);
+    s->ld_kv = stride((size_t)cfg->n_kv_heads * cfg->head_dim);
+    s->ld_f = stride(cfg->ffn);
+    s->x = carve(&c, rows * s->ld_x, sizeof(float));
+    s->h = carve(&c, rows * s->ld_x, sizeof(float));
+    s->q = carve(&c, rows * s->ld_q, sizeof(float));
+    s->att = carve(&c, rows * s->ld_q, sizeof(float));
+    s->k = carve(&c, rows * s->ld_kv, sizeof(float));
+    s->v = carve(&c, rows * s->ld_kv, sizeof(float));
+    s->g = carve(&c, rows * s->ld_f, sizeof(float));
+    s->u = carve(&c, rows * s->ld_f, sizeof(float));
+    s->cs = carve(&c, rows * cfg->head_dim, sizeof(float));
+    s->paths = carve(&c, rows, sizeof(*s->paths));
+    s->tiles = carve(&c, rows, sizeof(*s->tiles));
+    s->head_rows = carve(&c, rows, sizeof(*s->head_rows));
+    s->next_unit = carve(&c, cfg->n_layers, sizeof(*s->next_unit));
+    size_t act_bytes = dk_act_bytes((uint32_t)rows, max_k);
+    void *act_mem = carve(&c, act_bytes, 1);
+    size_t small_bytes = dk_act_bytes(CPU_SMALL_ROWS, max_k);
+    for (unsigned t = 0; t < n_threads; t++) {
+        void *mem = carve(&c, small_bytes, 1);
+        threads[t].h = carve(&c, CPU_SMALL_ROWS * s->ld_x, sizeof(float));
+        threads[t].scratch = carve(&c, DK_SCRATCH_BYTES, 1);
+        if (base) {
+            dk_act_init(&threads[t].act, CPU_SMALL_ROWS, max_k, mem);
+            dk_act_init(&threads[t].shared, (uint32_t)rows, max_k, act_mem);
+        }
+    }
+    if (c.overflow)
+        return DEDIT_E_LIMIT;
+    *ret_bytes = c.used;
+    return 0;
+}
