@@ -15,7 +15,7 @@
 /* Up to so many rows every thread prepares all activations for itself: cheaper than a barrier. */
 #define CPU_SMALL_ROWS 4u
 /* Rows of one attention unit: long enough to share the K/V of a chunk, short enough to balance. */
-#define CPU_ATTN_TILE 16u
+#define CPU_ATTN_TILE   16u
 #define CPU_MAX_THREADS 64u
 
 struct cpu_layer {

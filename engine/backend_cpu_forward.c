@@ -22,8 +22,8 @@ struct fwd {
 
 /* Part [*a, *b) of the concatenated panels of a group, in bytes of weights: each thread reads the
  * same amount, whatever types the members have. */
-static void group_split(const struct dk_par *par, const struct dk_mm *mms, unsigned n,
-                        uint64_t *lo, uint64_t *hi)
+static void group_split(const struct dk_par *par, const struct dk_mm *mms, unsigned n, uint64_t *lo,
+                        uint64_t *hi)
 {
     uint64_t total = 0;
     for (unsigned i = 0; i < n; i++)
@@ -186,8 +186,7 @@ static void attention(const struct fwd *f, const struct dk_par *par, uint32_t la
         /* Units of (tile, KV head), long ones (the last rows of a prompt) first.  Each is claimed
          * once; the relaxed counter orders nothing, the barriers around this stage do. */
         for (;;) {
-            uint32_t u = atomic_fetch_add_explicit(&m->s.next_unit[layer], 1,
-                                                   memory_order_relaxed);
+            uint32_t u = atomic_fetch_add_explicit(&m->s.next_unit[layer], 1, memory_order_relaxed);
             if (u >= units)
                 break;
             u = units - 1 - u;

@@ -16,7 +16,7 @@
 /* Between matrices, so that panels of two of them never share a page's first lines by chance. */
 #define N_MATRICES 7u
 
-static const enum model_tensor_role layer_roles[N_MATRICES] = {MT_Q, MT_K,  MT_V,   MT_O,
+static const enum model_tensor_role layer_roles[N_MATRICES] = {MT_Q,    MT_K,  MT_V,   MT_O,
                                                                MT_GATE, MT_UP, MT_DOWN};
 static const enum model_tensor_role vector_roles[] = {
     MT_ATTN_NORM, MT_FFN_NORM, MT_Q_BIAS, MT_K_BIAS, MT_V_BIAS, MT_Q_NORM, MT_K_NORM};
@@ -85,8 +85,7 @@ static int check_options(const struct backend_options *o, struct error *err)
         return ERR(err, LIMIT, "n_kv_blocks %u: more than %u blocks", o->n_kv_blocks,
                    UINT32_MAX / DK_KV_BLOCK);
     if (o->n_threads > CPU_MAX_THREADS)
-        return ERR(err, INVALID, "n_threads %u: must be at most %u", o->n_threads,
-                   CPU_MAX_THREADS);
+        return ERR(err, INVALID, "n_threads %u: must be at most %u", o->n_threads, CPU_MAX_THREADS);
     return 0;
 }
 
@@ -153,8 +152,7 @@ static bool kv_layer_size(const struct model_config *c, const struct backend_opt
 }
 
 static int measure(const struct model_file *f, const struct backend_options *o, unsigned n_threads,
-                   size_t *packed, size_t *vectors, size_t *kv, size_t *scratch,
-                   struct error *err)
+                   size_t *packed, size_t *vectors, size_t *kv, size_t *scratch, struct error *err)
 {
     const struct model_config *c = model_file_config(f);
     struct cpu_scratch s;
@@ -286,8 +284,8 @@ static int load_vectors(struct backend_model *m)
     return r;
 }
 
-static int place_weight(struct backend_model *m, const struct model_tensor *t,
-                        struct dk_weight *w, size_t *at, struct error *err)
+static int place_weight(struct backend_model *m, const struct model_tensor *t, struct dk_weight *w,
+                        size_t *at, struct error *err)
 {
     int r = weight_shape(m->file, t, &m->opt, w, err);
     if (r < 0)

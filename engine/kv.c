@@ -16,8 +16,8 @@
 
 struct kv_block {
     uint32_t refs;
-    uint32_t next, prev;  /* free list (next only) or LRU list */
-    uint32_t hash_next;   /* chain of the bucket, when published */
+    uint32_t next, prev; /* free list (next only) or LRU list */
+    uint32_t hash_next;  /* chain of the bucket, when published */
     bool published, drafter_valid;
     uint64_t hash, parent, namespace_id;
     uint32_t tokens[16];

@@ -7,19 +7,32 @@ engine_libs = libdedit-engine.a $(kernels_libs) libdedit-base.a $(JANSSON_LIBS) 
 # One file a line, in alphabetical order.
 libdedit_engine_a_SOURCES = \
 	%D%/backend.h \
+	%D%/backend_cpu.c \
+	%D%/backend_cpu.h \
+	%D%/backend_cpu_forward.c \
+	%D%/backend_cpu_load.c \
+	%D%/backend_cpu_scratch.c \
 	%D%/chat.h \
+	%D%/commit.c \
+	%D%/engine.c \
 	%D%/engine.h \
+	%D%/engine_internal.h \
+	%D%/feed.c \
 	%D%/gguf.c \
 	%D%/gguf.h \
 	%D%/gguf_get.c \
 	%D%/gguf_internal.h \
 	%D%/json.c \
 	%D%/json.h \
+	%D%/kv.c \
 	%D%/kv.h \
 	%D%/model_file.h \
 	%D%/names.c \
 	%D%/names.h \
 	%D%/noise.h \
+	%D%/request.c \
+	%D%/rope.c \
+	%D%/rope.h \
 	%D%/safetensors.c \
 	%D%/safetensors.h \
 	%D%/sampler.c \
@@ -28,6 +41,9 @@ libdedit_engine_a_SOURCES = \
 	%D%/sampler_cut.c \
 	%D%/sampler_internal.h \
 	%D%/sampler_params.c \
+	%D%/scheduler.c \
+	%D%/seq.c \
+	%D%/seq.h \
 	%D%/stop.c \
 	%D%/stop.h \
 	%D%/tokenizer.h

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The engine object: configuration, loading, what it says about itself. */
+#include "engine/engine.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/checked.h"
+#include "base/clock.h"
+#include "engine/engine_internal.h"
+
+#define DEFAULT_MAX_CONTEXT 8192u
+#define WARM_UP_TOKENS      16u
+
+void engine_config_init(struct engine_config *c)
+{
+    *c = (struct engine_config){
+        .tier = dk_tier_best(),
+        .dtype = BACKEND_DTYPE_FILE,
+        .kv_type = DK_KV_F32,
+        .max_num_seqs = 64,
+        .max_num_batched_tokens = 512,
+        .prefill_chunk = 256,
+        .max_queued = 1024,
+        .enable_prefix_caching = true,
+    };
+}
+
+/* ---- configuration -------------------------------------------------------------------------- */
+
+static int check_range(const char *field, uint32_t v, uint32_t lo, uint32_t hi, struct error *err)
+{
+    if (v < lo || v > hi)
+        return ERR(err, INVALID, "%s %u: must be %u..%u", field, v, lo, hi);
+    return 0;
+}
+
+static int resolve_blocks(struct engine_config *c, const struct model_config *m, struct error *err)
+{
+    if (c->n_kv_blocks == 0 && c->kv_bytes) {
+        uint64_t block = (uint64_t)2 * m->n_layers * m->n_kv_heads * m->head_dim * DK_KV_BLOCK *
+                         dk_kv_elem_bytes(c->kv_type);
+        uint64_t n = c->kv_bytes / block;
+        if (n == 0)
+            return ERR(err, LIMIT, "kv_bytes %llu: one block of %u positions needs %llu",
+                       (unsigned long long)c->kv_bytes, DK_KV_BLOCK, (unsigned long long)block);
+        c->n_kv_blocks = n < UINT32_MAX / DK_KV_BLOCK ? (uint32_t)n : UINT32_MAX / DK_KV_BLOCK;
+    }
+    if (c->n_kv_blocks == 0)
+        c->n_kv_blocks = engine_blocks_for(c->max_context);
+    return check_range("n_kv_blocks", c->n_kv_blocks, 1, UINT32_MAX / DK_KV_BLOCK, err);
+}
+
+static int resolve_config(struct engine_config *c, const struct model_config *m, struct error *err)
+{
+    struct engine_config d;
+    engine_config_init(&d);
+    if (c->max_context == 0)
+        c->max_context =
+            m->max_position < DEFAULT_MAX_CONTEXT ? m->max_position : DEFAULT_MAX_CONTEXT;
+    if (c->max_context > m->max_position)
+        return ERR(err, INVALID, "max_context %u: the model has %u positions", c->max_context,
+                   m->max_position);
+    if (c->max_num_seqs == 0)
+        c->max_num_seqs = d.max_num_seqs;
+    if (c->max_num_batched_tokens == 0)
+        c->max_num_batched_tokens = d.max_num_batched_tokens;
+    if (c->prefill_chunk == 0)
+        c->prefill_chunk = d.prefill_chunk;
+    if (c->prefill_chunk > c->max_num_batched_tokens)
+        c->prefill_chunk = c->max_num_batched_tokens;
+    int r = check_range("max_num_batched_tokens", c->max_num_batched_tokens, 1, 65536, err);
+    if (r == 0)
+        r = check_range("max_num_seqs", c->max_num_seqs, 1, c->max_num_batched_tokens, err);
+    if (r == 0 && ((unsigned)c->kv_type >= DK_KV_TYPE_COUNT))
+        r = ERR(err, INVALID, "kv_type %d is unknown", (int)c->kv_type);
+    if (r == 0 && m->head_dim > DK_MAX_HEAD_DIM)
+        r = ERR(err, UNSUPPORTED, "head_dim %u: at most %u", m->head_dim, DK_MAX_HEAD_DIM);
+    return r < 0 ? r : resolve_blocks(c, m, err);
+}
+
+static struct backend_options backend_options(const struct engine_config *c)
+{
+    return (struct backend_options){.n_threads = c->n_threads,
+                                    .tier = c->tier,
+                                    .exact = c->exact,
+                                    .dtype = c->dtype,
+                                    .kv_type = c->kv_type,
+                                    .n_kv_blocks = c->n_kv_blocks,
+                                    .max_rows = c->max_num_batched_tokens,
+                                    .max_context = c->max_context};
+}
+
+static int check_memory(const struct engine *e, const struct backend_options *o, struct error *err)
+{
+    struct backend_memory mem;
+    int r = e->space.backend->plan(e->file, o, &mem, err);
+    if (r < 0 || e->cfg.memory_limit == 0)
+        return r;
+    uint64_t other = mem.scratch_bytes + e->logits_bytes;
+    uint64_t total = mem.packed_bytes + mem.kv_bytes + other;
+    const double mib = 1.0 / (1 << 20);
+    if (total > e->cfg.memory_limit)
+        return ERR(err, LIMIT,
+                   "%s needs %.1f MiB (weights %.1f, KV pool %.1f, activations %.1f), memory_limit "
+                   "is %.1f MiB",
+                   model_file_path(e->file), (double)total * mib, (double)mem.packed_bytes * mib,
+                   (double)mem.kv_bytes * mib, (double)other * mib,
+                   (double)e->cfg.memory_limit * mib);
+    return 0;
+}
+
+/* ---- loading -------------------------------------------------------------------------------- */
+
+static int make_buffers(struct engine *e, struct error *err)
+{
+    const uint32_t vocab = e->model->vocab_size;
+    e->rows = mem_calloc(e->cfg.max_num_batched_tokens, sizeof(*e->rows));
+    e->entries = mem_calloc(e->cfg.max_num_seqs, sizeof(*e->entries));
+    e->running = mem_calloc(e->cfg.max_num_seqs, sizeof(struct request *));
+    e->work = mem_array(vocab, sizeof(*e->work));
+    e->work_ids = mem_array(vocab, sizeof(*e->work_ids));
+    e->logits = mem_map_pages(e->logits_bytes);
+    if (!e->rows || !e->entries || !e->running || !e->work || !e->work_ids || !e->logits)
+        return ERR_NOMEM(err);
+    return 0;
+}
+
+struct load_progress {
+    void (*fn)(void *arg, const char *phase, uint64_t done, uint64_t total);
+    void *arg;
+};
+
+static void pack_progress(void *arg, uint64_t done, uint64_t total)
+{
+    const struct load_progress *p = arg;
+    p->fn(p->arg, "pack", done, total);
+}
+
+static void tell(const struct load_progress *p, const char *phase, uint64_t done)
+{
+    if (p->fn)
+        p->fn(p->arg, phase, done, 1);
+}
+
+/* The first batch touches every weight; its time belongs to loading, not to the first request. */
+static int warm_up(struct engine *e, struct error *err)
+{
+    uint32_t tokens[WARM_UP_TOKENS];
+    struct seq *s = NULL;
+    uint32_t n = e->limit < WARM_UP_TOKENS ? e->limit : WARM_UP_TOKENS;
+    for (uint32_t i = 0; i < n; i++)
+        tokens[i] = i % e->model->vocab_size;
+    int r = engine_seq_new(e, &s, err);
+    if (r < 0)
+        return r;
+    struct engine_feed f = {.seq = s, .tokens = tokens, .n = n, .logits = e->logits, .n_logits = 1};
+    r = engine_feed(e, &f, 1, NULL, 0, err);
+    engine_seq_free(e, s);
+    return r;
+}
+
+static double since(uint64_t *t)
+{
+    uint64_t now = clock_now_ns();
+    double d = (double)(now - *t) * 1e-9;
+    *t = now;
+    return d;
+}
+
+static int load(struct engine *e, const char *path, const struct load_progress *p,
+                struct error *err)
+{
+    uint64_t t = clock_now_ns();
+    tell(p, "open", 0);
+    int r = model_file_open(path, &e->file, err);
+    if (r < 0)
+        return r;
+    e->model = model_file_config(e->file);
+    tell(p, "open", 1);
+    r = resolve_config(&e->cfg, e->model, err);
+    if (r < 0)
+        return error_prefix(err, r, "%s", path);
+    struct backend_options o = backend_options(&e->cfg);
+    e->n_logits_rows = e->cfg.max_num_seqs;
+    if (!size_mul((size_t)e->n_logits_rows * sizeof(float), e->model->vocab_size, &e->logits_bytes))
+        return ERR(err, LIMIT, "max_num_seqs %u: too many rows of logits", e->n_logits_rows);
+    r = check_memory(e, &o, err);
+    if (r < 0)
+        return r;
+    e->timing.open = since(&t);
+
+    tell(p, "vocabulary", 0);
+    r = tokenizer_load(e->file, &e->tokenizer, err);
+    if (r < 0)
+        return r;
+    tell(p, "vocabulary", 1);
+    e->timing.vocabulary = since(&t);
+
+    struct load_progress copy = *p;
+    r = e->space.backend->load(e->file, &o, p->fn ? pack_progress : NULL, &copy, &e->space.model,
+                               err);
+    if (r < 0)
+        return r;
+    e->timing.pack = since(&t);
+
+    r = kv_pool_new(e->cfg.n_kv_blocks, &e->space.pool, err);
+    if (r == 0)
+        r = make_buffers(e, err);
+    if (r < 0)
+        return r;
+    uint64_t positions = (uint64_t)e->cfg.n_kv_blocks * DK_KV_BLOCK;
+    e->limit = positions < e->cfg.max_context ? (uint32_t)positions : e->cfg.max_context;
+    e->ops = e->space.backend->ops(e->space.model);
+    const char *class;
+    e->space.backend->describe(e->space.model, NULL, NULL, &class);
+    (void)snprintf(e->class_name, sizeof(e->class_name), "%s, kv %s", class,
+                   dk_kv_type_name(e->cfg.kv_type));
+    e->timing.kv = since(&t);
+
+    tell(p, "warm-up", 0);
+    r = warm_up(e, err);
+    if (r < 0)
+        return r;
+    tell(p, "warm-up", 1);
+    e->timing.first_prefill = since(&t);
+    return 0;
+}
+
+int engine_new(const char *path, const struct engine_config *c,
+               void (*progress)(void *arg, const char *phase, uint64_t done, uint64_t total),
+               void *arg, struct engine **ret, struct error *err)
+{
+    _cleanup_(engine_freep) struct engine *e = mem_zalloc(sizeof(*e));
+    if (!e)
+        return ERR_NOMEM(err);
+    dk_thread_init();
+    e->cfg = *c;
+    e->space.backend = &backend_cpu;
+    struct load_progress p = {progress, arg};
+    int r = load(e, path, &p, err);
+    if (r < 0)
+        return r;
+    *ret = TAKE_PTR(e);
+    return 0;
+}
+
+struct engine *engine_free(struct engine *e)
+{
+    if (!e)
+        return NULL;
+    request_cancel_all(e);
+    if (e->space.model)
+        e->space.backend->free(e->space.model);
+    kv_pool_free(e->space.pool);
+    tokenizer_free(e->tokenizer);
+    model_file_free(e->file);
+    mem_unmap_pages(e->logits, e->logits_bytes);
+    mem_free(e->rows);
+    mem_free(e->entries);
+    mem_free(e->running);
+    mem_free(e->work);
+    mem_free(e->work_ids);
+    strbuf_done(&e->text);
+    strbuf_done(&e->piece);
+    mem_free(e);
+    return NULL;
+}
+
+/* ---- what it says about itself -------------------------------------------------------------- */
+
+const struct model_config *engine_model_config(const struct engine *e)
+{
+    return e->model;
+}
+
+const struct engine_config *engine_get_config(const struct engine *e)
+{
+    return &e->cfg;
+}
+
+const struct tokenizer *engine_tokenizer(const struct engine *e)
+{
+    return e->tokenizer;
+}
+
+int engine_chat_format(const struct engine *e, enum chat_format *ret, struct error *err)
+{
+    return chat_format_detect(model_file_chat_template(e->file), ret, err);
+}
+
+const char *engine_model_name(const struct engine *e)
+{
+    return model_file_name(e->file);
+}
+
+const char *engine_class(const struct engine *e)
+{
+    return e->class_name;
+}
+
+void engine_memory(const struct engine *e, struct backend_memory *ret)
+{
+    e->space.backend->describe(e->space.model, ret, NULL, NULL);
+    ret->scratch_bytes += e->logits_bytes;
+}
+
+void engine_timing(const struct engine *e, struct engine_load_timing *ret)
+{
+    *ret = e->timing;
+}
+
+const struct dk_ops *engine_ops(const struct engine *e)
+{
+    return e->ops;
+}
+
+void engine_get_stats(const struct engine *e, struct engine_stats *ret)
+{
+    *ret = e->stats;
+    ret->running = e->n_running;
+    ret->waiting = e->n_waiting;
+    ret->parked = e->n_parked;
+    ret->kv_blocks = kv_pool_total(e->space.pool);
+    ret->kv_blocks_free = kv_pool_available(e->space.pool) - kv_pool_cached(e->space.pool);
+    ret->kv_blocks_cached = kv_pool_cached(e->space.pool);
+}

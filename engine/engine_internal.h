@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside of the engine: the object, its requests, and what engine.c, feed.c, request.c, scheduler.c
+ * and commit.c say to each other.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/strbuf.h"
+#include "engine/engine.h"
+#include "engine/kv.h"
+#include "engine/seq.h"
+#include "engine/stop.h"
+
+#define COMMIT_MAX_TOKENS 64u /* tokens of one commit: a round's drafts and its bonus */
+
+enum request_state {
+    REQUEST_WAITING, /* in the queue; may hold KV when it comes back from parking */
+    REQUEST_RUNNING, /* takes part in batches: prefill while tokens wait to be fed, then rounds */
+    REQUEST_PARKED,  /* its reader is full; keeps its KV as long as nobody needs it */
+    REQUEST_DONE
+};
+
+struct request {
+    struct engine *engine;           /* NULL once the engine is gone */
+    struct request *next, *prev;     /* all requests that were not freed */
+    struct request *q_next, *q_prev; /* the waiting queue or the parked list */
+    void *user;
+    struct engine_sink sink;
+    enum request_state state;
+    int32_t priority;
+    uint64_t order; /* of arrival */
+    bool preempted; /* waits for room up to its longest length, so that it is not sent away again */
+    bool counted;   /* its prompt is in the statistics */
+    bool want_text;
+    unsigned detok_flags;
+    uint32_t planned; /* rows of the step that is being formed */
+
+    struct seq seq;
+    uint32_t n_prompt;
+    uint32_t max_total; /* prompt + output, at most */
+    uint32_t max_tokens, min_tokens;
+    bool include_stop;
+    int32_t n_logprobs; /* as in sampling_params */
+    struct sampler *sampler;
+    struct stop_matcher *stop; /* NULL without stop strings */
+    struct detokenizer detok;
+
+    enum finish_reason ending; /* set by the token that ended it, until the end is told */
+    bool stop_is_id;
+    uint32_t stop_id;
+
+    uint64_t t_submit;
+    struct engine_usage usage;
+};
+
+/* One request's share of a batch. */
+struct batch_entry {
+    struct request *r;
+    uint32_t row0, n_rows;
+    float *logits; /* of its last row, or NULL: a prefill chunk that does not end the prompt */
+};
+
+struct engine {
+    struct engine_config cfg;
+    struct model_file *file;
+    struct tokenizer *tokenizer;
+    const struct model_config *model;
+    struct seq_space space; /* pool, backend, its model */
+    const struct dk_ops *ops;
+    struct engine_load_timing timing;
+    char class_name[64];
+    uint32_t limit; /* positions of one sequence: context and pool, whichever is less */
+
+    /* Buffers of a step, sized at load. */
+    struct fwd_row *rows;        /* [max_num_batched_tokens] */
+    struct batch_entry *entries; /* [max_num_seqs] */
+    float *logits;               /* [n_logits_rows][vocab] */
+    size_t logits_bytes;
+    uint32_t n_logits_rows;
+    float *work;        /* [vocab] */
+    uint32_t *work_ids; /* [vocab] */
+
+    struct request *all;
+    uint32_t n_empty; /* waiting requests with max_tokens 0 */
+    struct request *wait_head, *wait_tail;
+    struct request *park_head;
+    struct request **running; /* [max_num_seqs], by rank: best first */
+    uint32_t n_running, n_waiting, n_parked;
+    uint64_t next_order;
+    struct engine_stats stats;
+
+    /* The commit that is being made (commit.c). */
+    uint32_t n_commit;
+    struct strbuf text, piece;
+    struct engine_token tokens[COMMIT_MAX_TOKENS];
+    size_t text_at[COMMIT_MAX_TOKENS];
+    struct token_logprob logprobs[COMMIT_MAX_TOKENS][1 + SAMPLING_MAX_LOGPROBS];
+};
+
+/* engine.c: blocks that n positions need. */
+static inline uint32_t engine_blocks_for(uint64_t positions)
+{
+    return (uint32_t)((positions + DK_KV_BLOCK - 1) / DK_KV_BLOCK);
+}
+
+/* request.c */
+/* Best first: smaller priority, then earlier arrival. */
+bool request_before(const struct request *a, const struct request *b);
+void request_enqueue(struct request *r); /* WAITING, by rank */
+void request_park(struct request *r);
+/* Out of whatever list it is in; the state is the caller's to set. */
+void request_unlist(struct request *r);
+/* Takes the KV away; a running request goes back to the queue. */
+void request_preempt(struct request *r);
+/* The end, in any state: KV and lists are given back, then `finished` is called. */
+void request_finish(struct request *r, enum finish_reason reason, const struct error *error);
+void request_cancel_all(struct engine *e);
+
+/* commit.c: tokens one by one, the same for every method. */
+void commit_begin(struct engine *e);
+/*
+ * Token id is the target's choice at the end of r; lp (n_lp entries, chosen first) may be NULL.
+ * Appends it, releases text, looks at every rule that ends a request.  Returns 0 to go on, 1 when
+ * the request has ended with this token, negative when it ended with an error (out of memory).
+ */
+int commit_token(struct request *r, uint32_t id, uint32_t flags, const struct token_logprob *lp,
+                 uint32_t n_lp);
+/* Delivers the tokens of this commit and, after them, the end.  error: the request ends with it
+ * (NULL: as commit_token found).  r may be done or parked when it returns. */
+void commit_end(struct request *r, const struct error *error);

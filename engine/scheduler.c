@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * engine_step: who takes part, with how many rows, and what becomes of the results.
+ *
+ * Laws: running requests never starve (each decoding one has a row in every step; prompts share the
+ * rest of the rows evenly, so a long one cannot hold up a short one).  The best-ranked request that
+ * runs always gets its blocks, if need be from worse-ranked ones, so somebody always progresses; who
+ * was sent away comes back only when there is room for everyone's longest length, so nobody is sent
+ * back and forth.
+ */
+#include <string.h>
+
+#include "base/clock.h"
+#include "engine/engine_internal.h"
+
+/* ---- blocks ----------------------------------------------------------------------------------- */
+
+static uint32_t minus(uint32_t a, uint32_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+/* Blocks that r still takes for the tokens it has. */
+static uint32_t need_now(const struct request *r)
+{
+    return minus(engine_blocks_for(r->seq.n_tokens), r->seq.n_blocks);
+}
+
+/* Blocks that it still takes until its longest end; the last token is never fed. */
+static uint32_t need_at_most(const struct request *r)
+{
+    return minus(engine_blocks_for(r->max_total - 1), r->seq.n_blocks);
+}
+
+/* Somebody outside the batch who holds blocks: parked, or back in the queue after parking.  The
+ * worst-ranked one; NULL without any. */
+static struct request *idle_holder(const struct engine *e, const struct request *not_this)
+{
+    struct request *worst = NULL;
+    struct request *lists[2] = {e->park_head, e->wait_head};
+    for (int i = 0; i < 2; i++)
+        for (struct request *r = lists[i]; r; r = r->q_next)
+            if (r != not_this && r->seq.n_blocks && (!worst || request_before(worst, r)))
+                worst = r;
+    return worst;
+}
+
+/* Frees blocks for r until n are available: idle holders first, then running requests of worse rank,
+ * the worst first. */
+static bool make_room(struct engine *e, const struct request *r, uint32_t n)
+{
+    while (kv_pool_available(e->space.pool) < n) {
+        struct request *v = idle_holder(e, r);
+        if (!v && e->n_running && request_before(r, e->running[e->n_running - 1]))
+            v = e->running[e->n_running - 1];
+        if (!v)
+            return false;
+        request_preempt(v);
+    }
+    return true;
+}
+
+/* ---- admission -------------------------------------------------------------------------------- */
+
+static bool fits(const struct engine *e, const struct request *r)
+{
+    uint64_t need = need_now(r);
+    if (e->n_running) {
+        /* Those who run keep what they need: the rest of their prompts and one block more, or, for
+         * a request that was sent away before, all that they may ever take. */
+        need = r->preempted ? need_at_most(r) : need + 1;
+        for (uint32_t i = 0; i < e->n_running; i++)
+            need += r->preempted ? need_at_most(e->running[i]) : need_now(e->running[i]) + 1;
+    }
+    return need <= kv_pool_available(e->space.pool);
+}
+
+static bool try_admit(struct engine *e, struct request *r)
+{
+    bool looked_up = r->seq.n_blocks == 0;
+    uint32_t cached = seq_find_prefix(&r->seq, e->space.pool);
+    while (!fits(e, r)) {
+        struct request *v = idle_holder(e, r);
+        if (!v || (v->state == REQUEST_WAITING && request_before(v, r))) {
+            if (looked_up)
+                seq_release(&r->seq, e->space.pool);
+            return false;
+        }
+        request_preempt(v);
+    }
+    if (!r->counted) {
+        r->counted = true;
+        r->usage.queued_ns = clock_now_ns() - r->t_submit;
+        r->usage.cached_tokens = cached;
+        e->stats.prompt_tokens += r->n_prompt;
+        if (e->cfg.enable_prefix_caching) {
+            e->stats.prefix_queries += r->n_prompt;
+            e->stats.cached_tokens += cached;
+        }
+    }
+    return true;
+}
+
+static void start_running(struct engine *e, struct request *r)
+{
+    request_unlist(r);
+    uint32_t i = e->n_running++;
+    for (; i && request_before(r, e->running[i - 1]); i--)
+        e->running[i] = e->running[i - 1];
+    e->running[i] = r;
+    r->state = REQUEST_RUNNING;
+}
+
+static void admit(struct engine *e)
+{
+    /* In order: who does not fit holds up those behind, or it would wait for ever. */
+    while (e->wait_head && e->n_running < e->cfg.max_num_seqs) {
+        struct request *r = e->wait_head;
+        if (!try_admit(e, r))
+            break;
+        start_running(e, r);
+    }
+}
+
+static void finish_empty(struct engine *e)
+{
+    for (struct request *r = e->wait_head, *next; r && e->n_empty; r = next) {
+        next = r->q_next;
+        if (r->max_tokens == 0)
+            request_finish(r, FINISH_LENGTH, NULL);
+    }
+}
+
+/* ---- the batch -------------------------------------------------------------------------------- */
+
+static uint32_t to_feed(const struct request *r)
+{
+    return r->seq.n_tokens - r->seq.n_kv;
+}
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/*
+ * How many rows each may have.  One for everyone who decodes (max_num_seqs <= the budget); what is
+ * left is shared by the prompts evenly, unused shares being handed on, in an order that moves on
+ * with every step.
+ */
+static void plan_rows(struct engine *e)
+{
+    uint32_t left = e->cfg.max_num_batched_tokens, prompts = 0;
+    for (uint32_t i = 0; i < e->n_running; i++) {
+        struct request *r = e->running[i];
+        r->planned = to_feed(r) == 1;
+        left -= r->planned;
+        prompts += !r->planned;
+    }
+    if (prompts == 0)
+        return;
+    uint32_t turn = (uint32_t)(e->stats.steps % e->n_running), waiting = prompts;
+    for (uint32_t j = 0; j < e->n_running; j++) {
+        struct request *r = e->running[(turn + j) % e->n_running];
+        if (to_feed(r) == 1)
+            continue;
+        uint32_t share = left < waiting ? left : left / waiting;
+        r->planned = least(least(share, to_feed(r)), e->cfg.prefill_chunk);
+        if (left < waiting)
+            r->planned = left ? 1 : 0;
+        left -= r->planned;
+        waiting--;
+    }
+    for (uint32_t i = 0; i < e->n_running && left; i++) {
+        struct request *r = e->running[i];
+        if (to_feed(r) == 1)
+            continue;
+        uint32_t more = least(left, minus(least(to_feed(r), e->cfg.prefill_chunk), r->planned));
+        r->planned += more;
+        left -= more;
+    }
+}
+
+/* Makes the rows writable; fewer rows when blocks are short, none when it has to wait. */
+static int reserve_rows(struct engine *e, struct request *r, struct error *err)
+{
+    const struct kv_pool *pool = e->space.pool;
+    if (!make_room(e, r, seq_blocks_needed(&r->seq, pool, r->planned)))
+        while (r->planned && seq_blocks_needed(&r->seq, pool, r->planned) > kv_pool_available(pool))
+            r->planned--;
+    return seq_reserve(&r->seq, &e->space, r->planned, err);
+}
+
+/* Fills e->rows and e->entries; returns the number of entries, negative when the backend failed. */
+static int form_batch(struct engine *e, uint32_t *ret_rows, struct error *err)
+{
+    const size_t vocab = e->model->vocab_size;
+    uint32_t n = 0, n_rows = 0, n_logits = 0;
+    plan_rows(e);
+    /* Best rank first; make_room takes from worse ranks only, which have no rows yet. */
+    for (uint32_t i = 0; i < e->n_running; i++) {
+        struct request *r = e->running[i];
+        int k = reserve_rows(e, r, err);
+        if (k < 0)
+            return k;
+        if (r->planned == 0)
+            continue;
+        struct batch_entry *b = &e->entries[n++];
+        *b = (struct batch_entry){.r = r, .row0 = n_rows, .n_rows = r->planned};
+        seq_rows(&r->seq, r->seq.n_kv, r->planned, e->rows + n_rows);
+        n_rows += r->planned;
+        if (r->planned == to_feed(r)) {
+            b->logits = e->logits + n_logits++ * vocab;
+            e->rows[n_rows - 1].logits = b->logits;
+        }
+    }
+    *ret_rows = n_rows;
+    return (int)n;
+}
+
+/* ---- results ---------------------------------------------------------------------------------- */
+
+/* The target's choice after the last row of r, committed. */
+static void finish_round(struct engine *e, struct request *r, const float *logits)
+{
+    struct token_logprob lp[1 + SAMPLING_MAX_LOGPROBS];
+    struct error err = {0};
+    uint32_t id, n_lp = 0;
+    bool want = r->n_logprobs >= 0;
+    if (r->usage.completion_tokens == 0)
+        r->usage.prefill_ns = clock_now_ns() - r->t_submit;
+    commit_begin(e);
+    int n = sampler_choose(r->sampler, e->ops, logits, r->seq.n_tokens, e->work, e->work_ids, &id,
+                           want ? lp : NULL, &n_lp, &err);
+    if (n == DEDIT_E_NUMERIC)
+        seq_withdraw(&r->seq, e->space.pool);
+    if (n == 0)
+        n = commit_token(r, id, 0, lp, want ? n_lp : 0);
+    if (n < 0 && err.code == 0)
+        (void)ERR_NOMEM(&err);
+    commit_end(r, n < 0 ? &err : NULL);
+}
+
+static void fail_running(struct engine *e, const struct error *err)
+{
+    while (e->n_running)
+        request_finish(e->running[0], FINISH_ERROR, err);
+}
+
+int engine_step(struct engine *e, struct error *err)
+{
+    struct error local = {0};
+    if (!err)
+        err = &local;
+    dk_thread_init();
+    finish_empty(e);
+    admit(e);
+    uint32_t n_rows = 0;
+    int n = form_batch(e, &n_rows, err);
+    if (n == 0)
+        return 0;
+    if (n > 0) {
+        struct fwd_batch b = {.n_rows = n_rows, .rows = e->rows};
+        int r = e->space.backend->forward(e->space.model, &b, err);
+        if (r < 0)
+            n = r;
+    }
+    if (n < 0) {
+        fail_running(e, err);
+        return n;
+    }
+    e->stats.steps++;
+    for (int i = 0; i < n; i++) {
+        struct request *r = e->entries[i].r;
+        seq_advance(&r->seq, e->entries[i].n_rows);
+        if (e->cfg.enable_prefix_caching)
+            seq_publish(&r->seq, e->space.pool);
+    }
+    for (int i = 0; i < n; i++) /* a callback may have ended any of those still to come */
+        if (e->entries[i].logits && e->entries[i].r->state == REQUEST_RUNNING)
+            finish_round(e, e->entries[i].r, e->entries[i].logits);
+    return e->n_running || e->n_waiting;
+}
