@@ -53,3 +53,48 @@ libdedit_kernels_amx_a_CFLAGS = $(AM_CFLAGS) $(AMX_CFLAGS)
 libdedit_kernels_amx_a_SOURCES = \
 	%D%/cpu/amx.h \
 	%D%/cpu/matmul/amx.c
+
+# All ops but products; vector.h is compiled once for each of the two vector tiers.
+libdedit_kernels_a_SOURCES += \
+	%D%/cpu/attention/c.c \
+	%D%/cpu/elementwise/c.c \
+	%D%/cpu/kv_store/c.c \
+	%D%/cpu/rmsnorm/c.c \
+	%D%/cpu/rope/c.c \
+	%D%/cpu/sampling/c.c \
+	%D%/cpu/v16.h \
+	%D%/cpu/vmath.h \
+	%D%/kv.c \
+	%D%/math.c \
+	%D%/math.h
+libdedit_kernels_avx2_a_SOURCES += \
+	%D%/cpu/attention/avx2.c \
+	%D%/cpu/attention/tile.h \
+	%D%/cpu/attention/vector.h \
+	%D%/cpu/elementwise/avx2.c \
+	%D%/cpu/elementwise/vector.h \
+	%D%/cpu/kv_store/avx2.c \
+	%D%/cpu/kv_store/vector.h \
+	%D%/cpu/math/avx2.c \
+	%D%/cpu/rmsnorm/avx2.c \
+	%D%/cpu/rmsnorm/vector.h \
+	%D%/cpu/rope/avx2.c \
+	%D%/cpu/rope/vector.h \
+	%D%/cpu/sampling/avx2.c \
+	%D%/cpu/sampling/philox.h \
+	%D%/cpu/sampling/vector.h
+libdedit_kernels_avx512_a_SOURCES += \
+	%D%/cpu/attention/avx512.c \
+	%D%/cpu/attention/tile.h \
+	%D%/cpu/attention/vector.h \
+	%D%/cpu/elementwise/avx512.c \
+	%D%/cpu/elementwise/vector.h \
+	%D%/cpu/kv_store/avx512.c \
+	%D%/cpu/kv_store/vector.h \
+	%D%/cpu/rmsnorm/avx512.c \
+	%D%/cpu/rmsnorm/vector.h \
+	%D%/cpu/rope/avx512.c \
+	%D%/cpu/rope/vector.h \
+	%D%/cpu/sampling/avx512.c \
+	%D%/cpu/sampling/philox.h \
+	%D%/cpu/sampling/vector.h

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The project's own exp, log and Gumbel transform, and a fused multiply-add that needs no libm.
- * These scalar functions are the definition; the vector forms in cpu/v16.h follow them operation by
- * operation, so that every tier gives the same bits.  Error bounds: kernels/README.md.
+ * The project's own exp, log and Gumbel transform.  These scalar functions are the definition; the
+ * vector forms in cpu/vmath.h follow them operation by operation, so that every tier gives the same
+ * bits.  Error bounds: kernels/README.md.
  *
  * Coefficients: minimax (Remez) for the relative error on the reduced range, rounded to binary32.
  */
@@ -10,6 +10,8 @@
 
 #include <stdint.h>
 #include <string.h>
+
+#include "kernels/fma.h"
 
 static inline uint32_t dk_f32_bits(float x)
 {
@@ -23,28 +25,6 @@ static inline float dk_f32_from_bits(uint32_t b)
     float x;
     memcpy(&x, &b, sizeof x);
     return x;
-}
-
-/*
- * a * b + c with one rounding.  Without an FMA instruction: the product of two floats is exact in
- * double; the sum is rounded to odd (Boldo and Melquiond 2008), which survives the second rounding.
- */
-static inline float dk_fmaf(float a, float b, float c)
-{
-#if defined __FMA__ || defined __ARM_FEATURE_FMA
-    return __builtin_fmaf(a, b, c);
-#else
-    double p = (double)a * (double)b, s = p + (double)c;
-    double t = s - p, err = (p - (s - t)) + ((double)c - t);
-    uint64_t bits;
-    memcpy(&bits, &s, sizeof bits);
-    /* Both comparisons are false for a NaN, which is what an infinite s makes of err. */
-    if ((err > 0 || err < 0) && !(bits & 1)) {
-        bits += (err > 0) == (s > 0) ? 1 : UINT64_MAX;
-        memcpy(&s, &bits, sizeof s);
-    }
-    return (float)s;
-#endif
 }
 
 /* exp: x = n ln2 + r, |r| <= ln2 / 2, exp(r) = 1 + r + r^2 (C2 + C3 r + ... + C6 r^4). */

@@ -58,6 +58,13 @@ tests_unit_test_matmul_SOURCES = %D%/unit/test-matmul.c
 tests_unit_test_matmul_CPPFLAGS = $(AM_CPPFLAGS)
 tests_unit_test_matmul_LDADD = $(kernels_test_libs) -lm
 
+check_PROGRAMS += %D%/unit/test-ops-math
+tests_unit_test_ops_math_SOURCES = %D%/unit/test-ops-math.c %D%/unit/ops.h
+tests_unit_test_ops_math_LDADD = $(kernels_test_libs) -lm
+check_PROGRAMS += %D%/unit/test-ops-rows
+tests_unit_test_ops_rows_SOURCES = %D%/unit/test-ops-rows.c %D%/unit/ops.h
+tests_unit_test_ops_rows_LDADD = $(kernels_test_libs) -lm
+
 check_PROGRAMS += %D%/unit/test-stop
 tests_unit_test_stop_SOURCES = %D%/unit/test-stop.c
 tests_unit_test_stop_LDADD = $(engine_test_libs)

@@ -47,6 +47,14 @@ static inline void route_matmul(const struct route *r, const struct dk_mm *mm,
         route_matmul(&route_##tier, mm, a, panel0, panel1, scratch);                               \
     }
 
+/* All ops but products. */
+#define OTHER_OPS(tier)                                                                            \
+    .rmsnorm = dk_cpu_rmsnorm_##tier, .add = dk_cpu_add_##tier,                                    \
+    .silu_mul = dk_cpu_silu_mul_##tier, .rope = dk_cpu_rope_##tier,                                \
+    .kv_store = dk_cpu_kv_store_##tier, .attention = dk_cpu_attention_##tier,                      \
+    .argmax = dk_cpu_argmax_##tier, .logsumexp = dk_cpu_logsumexp_##tier,                          \
+    .gumbel = dk_cpu_gumbel_##tier
+
 /* ---- portable C ------------------------------------------------------------------------------------ */
 
 static const struct route route_c = {
@@ -62,6 +70,7 @@ static const struct dk_ops ops_c = {
     .tier = DK_TIER_C,
     .act_prepare = act_c,
     .matmul = matmul_c,
+    OTHER_OPS(c),
 };
 
 /* ---- AVX2, FMA, F16C ------------------------------------------------------------------------------- */
@@ -80,6 +89,7 @@ static const struct dk_ops ops_avx2 = {
     .tier = DK_TIER_AVX2,
     .act_prepare = act_avx2,
     .matmul = matmul_avx2,
+    OTHER_OPS(avx2),
 };
 #endif
 
@@ -99,6 +109,7 @@ static const struct dk_ops ops_avx512 = {
     .tier = DK_TIER_AVX512,
     .act_prepare = act_avx512,
     .matmul = matmul_avx512,
+    OTHER_OPS(avx512),
 };
 #endif
 
@@ -118,6 +129,7 @@ static const struct dk_ops ops_amx = {
     .tier = DK_TIER_AMX,
     .act_prepare = act_amx,
     .matmul = matmul_amx,
+    OTHER_OPS(avx512),
 };
 #endif
 

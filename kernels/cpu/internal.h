@@ -83,6 +83,30 @@ void dk_weight_pack_quant(void *dst, enum dk_type t, uint32_t n, uint32_t k, con
 void dk_weight_row_float(const struct dk_weight *w, uint32_t row, float *out);
 void dk_weight_row_quant(const struct dk_weight *w, uint32_t row, float *out);
 
+/* ---- the other ops ------------------------------------------------------------------------------ */
+
+#define DK_DECLARE_OPS(tier)                                                                       \
+    void dk_cpu_rmsnorm_##tier(float *y, const float *x, const float *w, uint32_t n, float eps);   \
+    void dk_cpu_add_##tier(float *x, const float *y, uint32_t n);                                  \
+    void dk_cpu_silu_mul_##tier(float *out, const float *g, const float *u, uint32_t n);           \
+    void dk_cpu_rope_##tier(float *x, uint32_t n_heads, uint32_t head_dim, const float *cs,        \
+                            enum dk_rope_pairing pairing);                                         \
+    void dk_cpu_kv_store_##tier(const struct dk_kv *kv, uint32_t slot, const float *k_row,         \
+                                const float *v_row);                                               \
+    void dk_cpu_attention_##tier(const struct dk_kv *kv, const struct dk_attn_row *rows,           \
+                                 uint32_t n_rows, const float *q, size_t ldq, float *out,          \
+                                 size_t ldo, uint32_t n_heads, uint32_t head0, uint32_t head1,     \
+                                 float scale, void *scratch);                                      \
+    uint32_t dk_cpu_argmax_##tier(const float *x, uint32_t n, float *ret_max, bool *ret_bad);      \
+    float dk_cpu_logsumexp_##tier(const float *x, uint32_t n, float max);                          \
+    void dk_cpu_gumbel_##tier(float *out, const uint32_t key[2], const uint32_t ctr[3],            \
+                              uint32_t v0, uint32_t n)
+DK_DECLARE_OPS(c);
+DK_DECLARE_OPS(avx2);
+DK_DECLARE_OPS(avx512);
+float dk_cpu_expf_avx2(float x);
+float dk_cpu_logf_avx2(float x);
+
 /* ---- what the CPU has ----------------------------------------------------------------------------- */
 
 struct dk_cpu {

@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attention on sixteen lanes.
+ *
+ * Adjacent rows with the same block list (a prompt's chunk, a tree) and the heads of one KV group
+ * form a tile of up to TILE queries, which share the loads of K and V; long tiles also share the
+ * widening of 16-bit K and V.  What each query sees is exact: a score outside its path is computed
+ * at most, never used.
+ *
+ * Tails (slots of their own per row, a tree's branches) need no copy of K: all blocks that the
+ * tile's tails touch are scored for all its queries, and each row then picks its slots' scores.
+ */
+#include <string.h>
+
+#include "kernels/cpu/attention/tile.h"
+#include "kernels/cpu/internal.h"
+#include "kernels/cpu/vmath.h"
+
+#define TILE 24u
+#define CHUNK_BLOCKS (DK_ATTN_CHUNK / DK_KV_BLOCK)
+
+struct work {
+    float q[TILE * Q_STRIDE];
+    float a[TILE * Q_STRIDE];     /* weighted sums so far */
+    float a_new[TILE * Q_STRIDE]; /* of this chunk */
+    float s[TILE * S_STRIDE];     /* scores, then exponentials */
+    float u[TILE * S_STRIDE];     /* scores of whole blocks that tails touch */
+    float wide[4 * DK_KV_BLOCK * DK_MAX_HEAD_DIM];
+    float m[TILE], l[TILE], m_new[TILE], l_new[TILE];
+    const void *kb[CHUNK_BLOCKS], *vb[DK_ATTN_CHUNK];
+    uint16_t pick[TILE][DK_ATTN_CHUNK]; /* per row and tail position: index into u */
+};
+_Static_assert(sizeof(struct work) <= DK_SCRATCH_BYTES, "attention's scratch");
+
+struct tile {
+    const struct dk_kv *kv;
+    const struct dk_attn_row *rows;
+    uint32_t n_rows, n_heads; /* heads of one KV group; query r * n_heads + h */
+    uint32_t kv_head;
+    float scale;
+    struct work *w;
+};
+
+static uint32_t clamp_chunk(uint32_t end, uint32_t p0)
+{
+    return end <= p0 ? 0 : end - p0 < DK_ATTN_CHUNK ? end - p0 : DK_ATTN_CHUNK;
+}
+/* Positions of the chunk that row r sees, and those of them in whole blocks. */
+static uint32_t seen(const struct dk_attn_row *r, uint32_t p0)
+{
+    return clamp_chunk(r->n_vis, p0);
+}
+static uint32_t seen_plain(const struct dk_attn_row *r, uint32_t p0)
+{
+    return clamp_chunk(r->tail_start < r->n_vis ? r->tail_start : r->n_vis, p0);
+}
+
+static const void *kv_ptr(const struct tile *t, const void *base, uint32_t block, uint32_t row)
+{
+    size_t hd = t->kv->head_dim;
+    size_t i = ((size_t)block * t->kv->n_kv_heads + t->kv_head) * hd * DK_KV_BLOCK + row * hd;
+    return (const char *)base + i * (t->kv->type == DK_KV_F32 ? 4 : 2);
+}
+
+/* Queries of a pass over a tile, evenly cut. */
+static uint32_t pass_size(uint32_t nq)
+{
+    uint32_t passes = (nq + T_QUERIES - 1) / T_QUERIES;
+    return (nq + passes - 1) / passes;
+}
+
+static void widen(enum dk_kv_type type, float *out, const void *p, size_t n)
+{
+    for (size_t i = 0; i < n; i += 16)
+        v_store(out + i, type == DK_KV_BF16 ? v_load_bf16((const uint16_t *)p + i)
+                                            : v_load_f16((const uint16_t *)p + i));
+}
+
+/* Widens blocks when it pays; the type that b then holds. */
+static enum dk_kv_type widen_blocks(const struct tile *t, uint32_t nq, const void **b, uint32_t n)
+{
+    if (t->kv->type == DK_KV_F32 || nq <= 2 * T_QUERIES)
+        return t->kv->type;
+    size_t elems = (size_t)t->kv->head_dim * DK_KV_BLOCK;
+    for (uint32_t i = 0; i < n; i++) {
+        widen(t->kv->type, t->w->wide + i * elems, b[i], elems);
+        b[i] = t->w->wide + i * elems;
+    }
+    return DK_KV_F32;
+}
+
+/* Scores of queries [q0, q0 + nq) with whole blocks, into s. */
+static void scores(const struct tile *t, uint32_t q0, uint32_t nq, const void **kb,
+                   uint32_t n_blocks, float *s)
+{
+    uint32_t hd = t->kv->head_dim, step = nq > T_QUERIES ? 4 : n_blocks, pass = pass_size(nq);
+    for (uint32_t b = 0; b < n_blocks; b += step) {
+        uint32_t n = n_blocks - b < step ? n_blocks - b : step;
+        enum dk_kv_type type = widen_blocks(t, nq, kb + b, n);
+        for (uint32_t j = 0; j < nq; j += pass) {
+            uint32_t k = nq - j < pass ? nq - j : pass;
+            const float *q = t->w->q + (q0 + j) * Q_STRIDE;
+            float *dst = s + (q0 + j) * S_STRIDE + b * DK_KV_BLOCK;
+            if (type == DK_KV_F32)
+                scores_f32(k, q, (const void *const *)kb + b, n, hd, t->scale, dst);
+            else if (type == DK_KV_BF16)
+                scores_bf16(k, q, (const void *const *)kb + b, n, hd, t->scale, dst);
+            else
+                scores_f16(k, q, (const void *const *)kb + b, n, hd, t->scale, dst);
+        }
+    }
+}
+
+/* a_new of queries [q0, q0 + nq) from positions [p, p + n) of the chunk, in runs at vb. */
+static void values(const struct tile *t, uint32_t q0, uint32_t nq, const void **vb, uint32_t run,
+                   uint32_t p, uint32_t n, bool fresh)
+{
+    uint32_t hd = t->kv->head_dim, pass = pass_size(nq);
+    /* Several passes: as many runs at a time as stay in the L1 cache. */
+    uint32_t step = nq <= T_QUERIES ? n : (hd <= 64 ? 4u : hd <= 128 ? 2u : 1u) * run;
+    for (uint32_t i = 0; i < n; i += step, vb += step / run) {
+        uint32_t k = n - i < step ? n - i : step;
+        enum dk_kv_type type = widen_blocks(t, nq, vb, (k + run - 1) / run);
+        for (uint32_t j = 0; j < nq; j += pass) {
+            uint32_t jn = nq - j < pass ? nq - j : pass;
+            const float *e = t->w->s + (q0 + j) * S_STRIDE + p + i;
+            float *a = t->w->a_new + (q0 + j) * Q_STRIDE;
+            bool first = fresh && i == 0;
+            if (type == DK_KV_F32)
+                values_f32(jn, e, (const void *const *)vb, run, k, hd, a, first);
+            else if (type == DK_KV_BF16)
+                values_bf16(jn, e, (const void *const *)vb, run, k, hd, a, first);
+            else
+                values_f16(jn, e, (const void *const *)vb, run, k, hd, a, first);
+        }
+    }
+}
+
+/* Scores of the tails' positions in this chunk for rows [r0, n_rows). */
+static void scores_tail(const struct tile *t, uint32_t r0, uint32_t p0)
+{
+    struct work *w = t->w;
+    uint32_t next[TILE], block[CHUNK_BLOCKS];
+    bool left = false;
+    for (uint32_t r = r0; r < t->n_rows; r++) {
+        next[r] = seen_plain(&t->rows[r], p0);
+        left |= next[r] < seen(&t->rows[r], p0);
+    }
+    while (left) {
+        /* Collect blocks until CHUNK_BLOCKS are there; rows [first, r) have something to pick. */
+        uint32_t n_blocks = 0, first = r0, r, from[TILE];
+        memcpy(from, next, sizeof from);
+        left = false;
+        for (r = r0; r < t->n_rows && !left; r++) {
+            const struct dk_attn_row *row = &t->rows[r];
+            uint32_t n = seen(row, p0), b = 0;
+            for (; next[r] < n; next[r]++) {
+                uint32_t slot = row->tail[p0 + next[r] - row->tail_start];
+                uint32_t want = slot / DK_KV_BLOCK;
+                if (b >= n_blocks || block[b] != want)
+                    for (b = 0; b < n_blocks && block[b] != want; b++)
+                        ;
+                if (b == n_blocks) {
+                    if (n_blocks == CHUNK_BLOCKS) {
+                        left = true;
+                        break;
+                    }
+                    block[b] = want;
+                    w->kb[b] = kv_ptr(t, t->kv->k, want, 0);
+                    n_blocks++;
+                }
+                w->pick[r][next[r]] = (uint16_t)(b * DK_KV_BLOCK + slot % DK_KV_BLOCK);
+            }
+        }
+        while (first < r && from[first] == next[first])
+            first++;
+        uint32_t nh = t->n_heads;
+        scores(t, first * nh, (r - first) * nh, w->kb, n_blocks, w->u);
+        for (uint32_t i = first; i < r; i++)
+            for (uint32_t h = 0; h < nh; h++) {
+                float *s = w->s + (i * nh + h) * S_STRIDE;
+                const float *u = w->u + (i * nh + h) * S_STRIDE;
+                for (uint32_t p = from[i]; p < next[i]; p++)
+                    s[p] = u[w->pick[i][p]];
+            }
+    }
+}
+
+/* Scores to exponentials; the chunk's maximum and sum. */
+static void softmax(float *s, uint32_t n, float *ret_m, float *ret_l)
+{
+    const v16 low = v_set1(-__builtin_inff());
+    uint32_t whole = n & ~15u, rest = n & 15u;
+    v16 m = low, l = v_zero();
+    for (uint32_t i = 0; i < whole; i += 16)
+        m = v_max(m, v_load(s + i));
+    if (rest)
+        m = v_max(m, v_first_n(v_load(s + whole), low, rest));
+    *ret_m = v_fold_max(m);
+    m = v_set1(*ret_m);
+    for (uint32_t i = 0; i < whole; i += 16) {
+        v16 e = v_exp(v_sub(v_load(s + i), m));
+        l = v_add(l, e);
+        v_store(s + i, e);
+    }
+    if (rest) {
+        v16 e = v_first_n(v_exp(v_sub(v_load(s + whole), m)), v_zero(), rest);
+        l = v_add(l, e);
+        v_store(s + whole, e);
+    }
+    *ret_l = v_fold(l);
+}
+
+static void merge(struct work *w, uint32_t j, uint32_t hd, bool first)
+{
+    float *a = w->a + j * Q_STRIDE;
+    const float *b = w->a_new + j * Q_STRIDE;
+    if (first) {
+        memcpy(a, b, hd * sizeof *a);
+        w->m[j] = w->m_new[j];
+        w->l[j] = w->l_new[j];
+        return;
+    }
+    float m = w->m_new[j] > w->m[j] ? w->m_new[j] : w->m[j];
+    float c0 = dk_exp_def(w->m[j] - m), c1 = dk_exp_def(w->m_new[j] - m);
+    w->l[j] = dk_fmaf(w->l_new[j], c1, w->l[j] * c0);
+    w->m[j] = m;
+    v16 x0 = v_set1(c0), x1 = v_set1(c1);
+    for (uint32_t d = 0; d < hd; d += 16) /* may run into the stride's padding */
+        v_store(a + d, v_fma(v_load(b + d), x1, v_mul(v_load(a + d), x0)));
+}
+
+static void one_chunk(const struct tile *t, uint32_t r0, uint32_t p0)
+{
+    struct work *w = t->w;
+    uint32_t nh = t->n_heads, longest = 0, shared = DK_ATTN_CHUNK, q0 = r0 * nh;
+    const uint32_t *blocks = NULL;
+    bool tails = false;
+    for (uint32_t r = r0; r < t->n_rows; r++) {
+        uint32_t plain = seen_plain(&t->rows[r], p0);
+        if (plain > longest)
+            longest = plain;
+        if (plain < shared)
+            shared = plain;
+        tails |= plain < seen(&t->rows[r], p0);
+        blocks = t->rows[r].blocks;
+    }
+    uint32_t n_blocks = (longest + DK_KV_BLOCK - 1) / DK_KV_BLOCK;
+    for (uint32_t b = 0; b < n_blocks; b++)
+        w->kb[b] = kv_ptr(t, t->kv->k, blocks[p0 / DK_KV_BLOCK + b], 0);
+    scores(t, q0, t->n_rows * nh - q0, w->kb, n_blocks, w->s);
+    if (tails)
+        scores_tail(t, r0, p0);
+    for (uint32_t r = r0; r < t->n_rows; r++) {
+        uint32_t n = seen(&t->rows[r], p0);
+        for (uint32_t j = r * nh; n && j < (r + 1) * nh; j++)
+            softmax(w->s + j * S_STRIDE, n, &w->m_new[j], &w->l_new[j]);
+    }
+    /* What all rows see of the whole blocks, then each row's own rest. */
+    for (uint32_t b = 0; b * DK_KV_BLOCK < shared; b++)
+        w->vb[b] = kv_ptr(t, t->kv->v, blocks[p0 / DK_KV_BLOCK + b], 0);
+    if (shared)
+        values(t, q0, t->n_rows * nh - q0, w->vb, DK_KV_BLOCK, 0, shared, true);
+    for (uint32_t r = r0; r < t->n_rows; r++) {
+        const struct dk_attn_row *row = &t->rows[r];
+        uint32_t n = seen(row, p0), k = 0;
+        for (uint32_t p = p0 + shared; p < p0 + n; p++, k++) {
+            uint32_t slot = p < row->tail_start
+                                ? row->blocks[p / DK_KV_BLOCK] * DK_KV_BLOCK + p % DK_KV_BLOCK
+                                : row->tail[p - row->tail_start];
+            w->vb[k] = kv_ptr(t, t->kv->v, slot / DK_KV_BLOCK, slot % DK_KV_BLOCK);
+        }
+        for (uint32_t h = 0; k && h < nh; h += T_QUERIES)
+            values(t, r * nh + h, nh - h < T_QUERIES ? nh - h : T_QUERIES, w->vb, 1, shared, k,
+                   shared == 0);
+        for (uint32_t j = r * nh; n && j < (r + 1) * nh; j++)
+            merge(w, j, t->kv->head_dim, p0 == 0);
+    }
+}
+
+static void run_tile(const struct tile *t, const float *q, size_t ldq, float *out, size_t ldo)
+{
+    struct work *w = t->w;
+    uint32_t hd = t->kv->head_dim, nh = t->n_heads, longest = 0, r0 = 0;
+    for (uint32_t r = 0; r < t->n_rows; r++) {
+        for (uint32_t h = 0; h < nh; h++)
+            memcpy(w->q + (r * nh + h) * Q_STRIDE, q + r * ldq + (size_t)h * hd, hd * sizeof *q);
+        longest = t->rows[r].n_vis > longest ? t->rows[r].n_vis : longest;
+    }
+    for (uint32_t p0 = 0; p0 < longest; p0 += DK_ATTN_CHUNK) {
+        while (t->rows[r0].n_vis <= p0)
+            r0++;
+        one_chunk(t, r0, p0);
+    }
+    for (uint32_t r = 0; r < t->n_rows; r++)
+        for (uint32_t h = 0; h < nh; h++) {
+            const float *a = w->a + (r * nh + h) * Q_STRIDE;
+            v16 l = v_set1(w->l[r * nh + h]);
+            float *o = out + r * ldo + (size_t)h * hd;
+            uint32_t d = 0;
+            for (; d + 16 <= hd; d += 16)
+                v_store(o + d, v_div(v_load(a + d), l));
+            if (d < hd)
+                v_store_n(o + d, v_div(v_load_n(a + d, hd - d), l), hd - d);
+        }
+}
+
+void V_NAME(dk_cpu_attention)(const struct dk_kv *kv, const struct dk_attn_row *rows,
+                              uint32_t n_rows, const float *q, size_t ldq, float *out, size_t ldo,
+                              uint32_t n_heads, uint32_t head0, uint32_t head1, float scale,
+                              void *scratch)
+{
+    uint32_t group = n_heads / kv->n_kv_heads;
+    struct tile t = {.kv = kv, .scale = scale, .w = scratch};
+    for (uint32_t h = head0; h < head1; h += t.n_heads) {
+        uint32_t group_end = (h / group + 1) * group, end = group_end < head1 ? group_end : head1;
+        t.n_heads = end - h < TILE ? end - h : TILE;
+        t.kv_head = h / group;
+        uint32_t most = TILE / t.n_heads;
+        for (uint32_t r = 0; r < n_rows; r += t.n_rows) {
+            for (t.n_rows = 1; t.n_rows < most && r + t.n_rows < n_rows &&
+                               rows[r + t.n_rows].blocks == rows[r].blocks;)
+                t.n_rows++;
+            t.rows = rows + r;
+            run_tile(&t, q + r * ldq + (size_t)h * kv->head_dim, ldq,
+                     out + r * ldo + (size_t)h * kv->head_dim, ldo);
+        }
+    }
+}
