@@ -32,9 +32,9 @@ float dk_logf(float x)
 }
 
 /* pi/2 = P0 + P1 + P2 + rest below 2^-85 */
-#define PIO2_0 0x1.921fb54000000p+0
-#define PIO2_1 0x1.10b4610000000p-30
-#define PIO2_2 0x1.a62633145c06ep-58
+#define PIO2_0      0x1.921fb54000000p+0
+#define PIO2_1      0x1.10b4610000000p-30
+#define PIO2_2      0x1.a62633145c06ep-58
 #define TWO_OVER_PI 0x1.45f306dc9c883p-1
 #define ROUND_MAGIC 0x1.8p52
 

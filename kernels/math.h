@@ -28,17 +28,17 @@ static inline float dk_f32_from_bits(uint32_t b)
 }
 
 /* exp: x = n ln2 + r, |r| <= ln2 / 2, exp(r) = 1 + r + r^2 (C2 + C3 r + ... + C6 r^4). */
-#define DK_EXP_HI 89.0f   /* gives inf */
-#define DK_EXP_LO -104.0f /* gives 0 */
-#define DK_LOG2E 0x1.715476p+0f
+#define DK_EXP_HI      89.0f   /* gives inf */
+#define DK_EXP_LO      -104.0f /* gives 0 */
+#define DK_LOG2E       0x1.715476p+0f
 #define DK_ROUND_MAGIC 0x1.8p23f /* adding it leaves the nearest integer in the low bits */
-#define DK_LN2_HI 0x1.62e43p-1f
-#define DK_LN2_LO -0x1.05c61p-29f
-#define DK_EXP_C2 0x1.fffffcp-2f
-#define DK_EXP_C3 0x1.555492p-3f
-#define DK_EXP_C4 0x1.5558f2p-5f
-#define DK_EXP_C5 0x1.123a2p-7f
-#define DK_EXP_C6 0x1.6a23dp-10f
+#define DK_LN2_HI      0x1.62e43p-1f
+#define DK_LN2_LO      -0x1.05c61p-29f
+#define DK_EXP_C2      0x1.fffffcp-2f
+#define DK_EXP_C3      0x1.555492p-3f
+#define DK_EXP_C4      0x1.5558f2p-5f
+#define DK_EXP_C5      0x1.123a2p-7f
+#define DK_EXP_C6      0x1.6a23dp-10f
 
 static inline float dk_exp_def(float x)
 {
@@ -60,15 +60,15 @@ static inline float dk_exp_def(float x)
 
 /* log: x = 2^k m, m in [2/3, 4/3), f = m - 1: k ln2 + f + f^2 (C0 + C1 f + ... + C8 f^8). */
 #define DK_LOG_TWO_THIRDS 0x3f2aaaabu
-#define DK_LOG_C0 -0.5000000120752892f
-#define DK_LOG_C1 0.3333320843697142f
-#define DK_LOG_C2 -0.24999717475973673f
-#define DK_LOG_C3 0.2001074643914506f
-#define DK_LOG_C4 -0.16682304767858064f
-#define DK_LOG_C5 0.1400117928380226f
-#define DK_LOG_C6 -0.12167170102243727f
-#define DK_LOG_C7 0.14004669708164974f
-#define DK_LOG_C8 -0.1294888788585452f
+#define DK_LOG_C0         -0.5000000120752892f
+#define DK_LOG_C1         0.3333320843697142f
+#define DK_LOG_C2         -0.24999717475973673f
+#define DK_LOG_C3         0.2001074643914506f
+#define DK_LOG_C4         -0.16682304767858064f
+#define DK_LOG_C5         0.1400117928380226f
+#define DK_LOG_C6         -0.12167170102243727f
+#define DK_LOG_C7         0.14004669708164974f
+#define DK_LOG_C8         -0.1294888788585452f
 
 static inline float dk_log_core(float f, float k)
 {

@@ -58,6 +58,9 @@ tests_unit_test_matmul_SOURCES = %D%/unit/test-matmul.c
 tests_unit_test_matmul_CPPFLAGS = $(AM_CPPFLAGS)
 tests_unit_test_matmul_LDADD = $(kernels_test_libs) -lm
 
+check_PROGRAMS += %D%/unit/test-ops-attention
+tests_unit_test_ops_attention_SOURCES = %D%/unit/test-ops-attention.c %D%/unit/ops.h
+tests_unit_test_ops_attention_LDADD = $(kernels_test_libs) -lm
 check_PROGRAMS += %D%/unit/test-ops-math
 tests_unit_test_ops_math_SOURCES = %D%/unit/test-ops-math.c %D%/unit/ops.h
 tests_unit_test_ops_math_LDADD = $(kernels_test_libs) -lm

@@ -110,8 +110,8 @@ float dk_cpu_logf_avx2(float x);
 /* ---- what the CPU has ----------------------------------------------------------------------------- */
 
 struct dk_cpu {
-    bool avx2;       /* AVX2, FMA, F16C, and the system saves the registers */
-    bool avx512;     /* F, BW, DQ, VL, VNNI, and the system saves the registers */
-    bool amx;        /* tiles, INT8, BF16, on top of avx512; the system grants tile data */
+    bool avx2;   /* AVX2, FMA, F16C, and the system saves the registers */
+    bool avx512; /* F, BW, DQ, VL, VNNI, and the system saves the registers */
+    bool amx;    /* tiles, INT8, BF16, on top of avx512; the system grants tile data */
 };
 const struct dk_cpu *dk_cpu(void); /* asked once, any thread */

@@ -178,8 +178,8 @@ V_INLINE v16 v_from_bits(v16i a)
 /* Sixteen stored 16-bit values, widened exactly. */
 V_INLINE v16 v_load_bf16(const uint16_t *p)
 {
-    return _mm512_castsi512_ps(
-        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p)), 16));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(
+        _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p)), 16));
 }
 V_INLINE v16 v_load_f16(const uint16_t *p)
 {

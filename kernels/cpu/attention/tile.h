@@ -14,8 +14,8 @@
 #include "kernels/kernels.h"
 
 /* Floats from one query's vector to the next; away from powers of two, for the L1 cache's sets. */
-#define Q_STRIDE (DK_MAX_HEAD_DIM + 16)
-#define S_STRIDE (DK_ATTN_CHUNK + 16)
+#define Q_STRIDE  (DK_MAX_HEAD_DIM + 16)
+#define S_STRIDE  (DK_ATTN_CHUNK + 16)
 #define T_QUERIES 6 /* accumulators: 6 x 4 of 32 registers (AVX-512), 6 x 2 of 16 (AVX2) */
 
 V_INLINE v16 kv_load(enum dk_kv_type t, const void *p, size_t i)
@@ -43,8 +43,8 @@ V_INLINE void score_tile(const int nq, const int nb, const enum dk_kv_type t, co
     V_UNROLL
     for (int j = 0; j < nq; j++)
         V_UNROLL
-        for (int b = 0; b < nb; b++)
-            acc[j][b] = v_zero();
+    for (int b = 0; b < nb; b++)
+        acc[j][b] = v_zero();
     for (size_t d = 0; d < hd; d++) {
         v16 k[4];
         V_UNROLL
@@ -62,8 +62,8 @@ V_INLINE void score_tile(const int nq, const int nb, const enum dk_kv_type t, co
     V_UNROLL
     for (int j = 0; j < nq; j++)
         V_UNROLL
-        for (int b = 0; b < nb; b++)
-            v_store(s + j * S_STRIDE + b * 16, v_mul(acc[j][b], f));
+    for (int b = 0; b < nb; b++)
+        v_store(s + j * S_STRIDE + b * 16, v_mul(acc[j][b], f));
 }
 
 /*
@@ -79,8 +79,8 @@ V_INLINE void value_tile(const int nq, const int nv, const enum dk_kv_type t, co
     V_UNROLL
     for (int j = 0; j < nq; j++)
         V_UNROLL
-        for (int i = 0; i < nv; i++)
-            acc[j][i] = fresh ? v_zero() : v_load(a + j * Q_STRIDE + d0 + i * 16);
+    for (int i = 0; i < nv; i++)
+        acc[j][i] = fresh ? v_zero() : v_load(a + j * Q_STRIDE + d0 + i * 16);
     for (uint32_t p = 0; p < n;) {
         const void *block = *vb++;
         uint32_t end = n - p < run ? n : p + run;
@@ -101,8 +101,8 @@ V_INLINE void value_tile(const int nq, const int nv, const enum dk_kv_type t, co
     V_UNROLL
     for (int j = 0; j < nq; j++)
         V_UNROLL
-        for (int i = 0; i < nv; i++)
-            v_store(a + j * Q_STRIDE + d0 + i * 16, acc[j][i]);
+    for (int i = 0; i < nv; i++)
+        v_store(a + j * Q_STRIDE + d0 + i * 16, acc[j][i]);
 }
 
 /* The dimensions behind the last whole sixteen. */

@@ -16,7 +16,7 @@
 #include "kernels/cpu/internal.h"
 #include "kernels/cpu/vmath.h"
 
-#define TILE 24u
+#define TILE         24u
 #define CHUNK_BLOCKS (DK_ATTN_CHUNK / DK_KV_BLOCK)
 
 struct work {
