@@ -8,7 +8,7 @@ build_packages='gcc libc6-dev make autoconf automake pkg-config libjansson-dev l
     libutf8proc-dev uthash-dev libxxhash-dev libinih-dev libprotobuf-c-dev protobuf-c-compiler
     check xz-utils ca-certificates python3 python3-pip'
 # What the tests use beyond that.
-test_packages='locales shellcheck binutils'
+test_packages='locales shellcheck binutils mandoc'
 
 say() { printf '%s\n' "$*" >&2; }
 die() {
