@@ -11,7 +11,7 @@
 
 #include "base/alloc.h"
 
-#define BUDGET_BASE     ((size_t)32 << 20)
+#define BUDGET_BASE     ((size_t)16 << 20)
 #define BUDGET_PER_BYTE ((size_t)16)
 
 /* What this thread's parse may still allocate.  Freed memory is not given back: jansson grows by
@@ -22,11 +22,12 @@ static _Thread_local size_t budget;
 static void *budget_alloc(size_t bytes)
 {
     if (budget_on) {
-        if (bytes > budget) {
+        /* 16: what the heap itself needs for a block, much when blocks are small. */
+        if (bytes > SIZE_MAX - 16 || bytes + 16 > budget) {
             budget_spent = true;
             return NULL;
         }
-        budget -= bytes;
+        budget -= bytes + 16;
     }
     return mem_alloc(bytes);
 }
@@ -118,6 +119,74 @@ int js_parse_object(const char *text, size_t len, const char *name, json_t **ret
     *ret = v;
     v = NULL;
     return 0;
+}
+
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+static size_t skip_space(const char *text, size_t len, size_t i)
+{
+    while (i < len && is_space(text[i]))
+        i++;
+    return i;
+}
+
+/* text[i] is a quote: the position after the closing one, or len. */
+static size_t skip_string(const char *text, size_t len, size_t i)
+{
+    for (i++; i < len && text[i] != '"'; i++)
+        if (text[i] == '\\')
+            i++;
+    return i < len ? i + 1 : len;
+}
+
+/* The end of the value at i: a comma or bracket that closes what is around it. */
+static size_t skip_value(const char *text, size_t len, size_t i)
+{
+    size_t depth = 0;
+    while (i < len) {
+        char c = text[i];
+        if (c == '"') {
+            i = skip_string(text, len, i);
+            continue;
+        }
+        if (depth == 0 && (c == ',' || c == '}' || c == ']'))
+            break;
+        if (c == '[' || c == '{')
+            depth++;
+        else if (c == ']' || c == '}')
+            depth--;
+        i++;
+    }
+    return i;
+}
+
+bool js_member_text(const char *text, size_t len, const char *key, size_t *ret_at, size_t *ret_len)
+{
+    size_t key_len = strlen(key), i = skip_space(text, len, 0);
+    if (i >= len || text[i] != '{')
+        return false;
+    for (i = skip_space(text, len, i + 1); i < len && text[i] == '"';) {
+        size_t name = i + 1;
+        i = skip_string(text, len, i);
+        bool found = i - name == key_len + 1 && !memcmp(text + name, key, key_len);
+        i = skip_space(text, len, i);
+        if (i >= len || text[i] != ':')
+            return false;
+        i = skip_space(text, len, i + 1);
+        size_t end = skip_value(text, len, i);
+        if (found) {
+            *ret_at = i;
+            *ret_len = end - i;
+            return true;
+        }
+        if (end >= len || text[end] != ',')
+            return false;
+        i = skip_space(text, len, end + 1);
+    }
+    return false;
 }
 
 const char *js_type_name(const json_t *v)

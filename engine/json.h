@@ -20,13 +20,21 @@
 /*
  * Parses text[0..len) (any bytes; no NUL needed behind it).  The whole text must be one JSON value
  * in UTF-8; duplicate keys, NULs in strings, deeper nesting than JS_MAX_DEPTH, and numbers outside
- * int64 / double are refused.  Memory is bounded by 32 MiB + 16 * len, so that a small text can not
+ * int64 / double are refused.  Memory is bounded by 16 MiB + 16 * len, so that a small text can not
  * blow up.  Messages start with "name:line:column: ".  FORMAT, LIMIT or NOMEM.
  */
 int js_parse(const char *text, size_t len, const char *name, json_t **ret, struct error *err);
 /* The same for a text that must be an object. */
 int js_parse_object(const char *text, size_t len, const char *name, json_t **ret,
                     struct error *err);
+
+/*
+ * Finds the text of one member of a top-level object without parsing the others (for big files of
+ * which little is needed).  False when the text is no object or has no such member.  The member is
+ * only delimited: js_parse() of it tells whether it is valid.  Keys with escapes are not found.
+ */
+bool js_member_text(const char *text, size_t len, const char *key, size_t *ret_at,
+                    size_t *ret_len);
 
 /* An object and where it stands, for messages: file "x/config.json", path "" or "rope_scaling.". */
 struct js_obj {

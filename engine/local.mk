@@ -22,6 +22,9 @@ libdedit_engine_a_SOURCES = \
 	%D%/gguf.h \
 	%D%/gguf_get.c \
 	%D%/gguf_internal.h \
+	%D%/hf_config.c \
+	%D%/hf_config.h \
+	%D%/hf_tokens.c \
 	%D%/json.c \
 	%D%/json.h \
 	%D%/kv.c \
