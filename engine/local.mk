@@ -14,6 +14,7 @@ libdedit_engine_a_SOURCES = \
 	%D%/backend_cpu_scratch.c \
 	%D%/chat.h \
 	%D%/commit.c \
+	%D%/detokenizer.c \
 	%D%/engine.c \
 	%D%/engine.h \
 	%D%/engine_internal.h \
@@ -49,4 +50,16 @@ libdedit_engine_a_SOURCES = \
 	%D%/seq.h \
 	%D%/stop.c \
 	%D%/stop.h \
-	%D%/tokenizer.h
+	%D%/tokenizer.c \
+	%D%/tokenizer.h \
+	%D%/tokenizer_added.c \
+	%D%/tokenizer_bpe.c \
+	%D%/tokenizer_gguf.c \
+	%D%/tokenizer_internal.h \
+	%D%/tokenizer_json.c \
+	%D%/tokenizer_json.h \
+	%D%/tokenizer_nfc.c \
+	%D%/tokenizer_pipeline.c \
+	%D%/tokenizer_regex.c \
+	%D%/tokenizer_split.c \
+	%D%/tokenizer_vocab.c
