@@ -1,2 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # bench/dedit-bench links $(engine_libs).
+
+# Laboratory: built by name (make bench/lab/ops), not installed.
+EXTRA_PROGRAMS = %D%/lab/ops
+bench_lab_ops_SOURCES = %D%/lab/ops.c
+bench_lab_ops_LDADD = $(kernels_libs) libdedit-base.a

@@ -37,7 +37,6 @@ libdedit_kernels_a_SOURCES = \
 	%D%/dtype.c \
 	%D%/fma.h \
 	%D%/kernels.h \
-	%D%/math.h \
 	%D%/pool.c \
 	%D%/weight.c
 
