@@ -501,6 +501,7 @@ const char *gguf_path(const struct gguf *g)
 
 void gguf_release(struct gguf *g, const void *data, size_t bytes)
 {
-    if (g->map.addr)
-        file_map_release(&g->map, (size_t)((const uint8_t *)data - g->base), bytes);
+    uintptr_t at = (uintptr_t)data, base = (uintptr_t)g->map.addr;
+    if (base && at >= base && at - base < g->map.size)
+        file_map_release(&g->map, at - base, bytes);
 }

@@ -43,7 +43,8 @@ int gguf_parse(const void *data, size_t size, const char *name, struct gguf **re
                struct error *err);
 struct gguf *gguf_free(struct gguf *g);
 const char *gguf_path(const struct gguf *g);
-void gguf_release(struct gguf *g, const void *data, size_t bytes); /* drops mapped pages */
+/* Drops mapped pages; memory that is not the file's own is ignored. */
+void gguf_release(struct gguf *g, const void *data, size_t bytes);
 
 /* Look-ups: 0 found, 1 absent (the default is left in *ret), negative: present with another type
  * or out of range (FORMAT).  Integers of any width are accepted where they fit. */

@@ -52,6 +52,27 @@ const char *model_family_name(enum model_family f)
     return families[f].model_type;
 }
 
+/* Only called after an architecture was refused: says what it probably is. */
+const char *model_name_hint(const char *architecture)
+{
+    static const struct {
+        const char *part, *hint;
+    } hints[] = {
+        {"moe", " (a mixture-of-experts model)"},
+        {"mixtral", " (a mixture-of-experts model)"},
+        {"deepseek", " (a mixture-of-experts model)"},
+        {"clip", " (a vision projector, mmproj)"},
+        {"mllama", " (a vision model)"},
+        {"llava", " (a vision model)"},
+        {"vl", " (a vision model)"},
+        {"vision", " (a vision model)"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(hints); i++)
+        if (strstr(architecture, hints[i].part))
+            return hints[i].hint;
+    return "";
+}
+
 static int missing(const struct js_obj *o, const char *key, struct error *err)
 {
     return ERR(err, FORMAT, "%s: \"%s%s\" is missing", o->file, o->path, key);
@@ -81,8 +102,8 @@ static int parse_family(const struct js_obj *o, struct model_config *c, struct e
         return r;
     if (!model_family_parse(type, strlen(type), &c->family))
         return ERR(err, UNSUPPORTED,
-                   "%s: model_type \"%.64s\" is not supported (" MODEL_SUPPORTED_TEXT ")", o->file,
-                   type);
+                   "%s: model_type \"%.64s\"%s is not supported (" MODEL_SUPPORTED_TEXT ")",
+                   o->file, type, model_name_hint(type));
     r = js_array(o, "architectures", &archs, err);
     if (r != 0)
         return r < 0 ? r : 0;

@@ -40,4 +40,6 @@ int model_config_add_eos(struct model_config *c, uint32_t id, const char *file, 
 int model_config_check(const struct model_config *c, const char *file, struct error *err);
 /* "llama" ...; false when the name is none of a supported family. */
 bool model_family_parse(const char *name, size_t len, enum model_family *ret);
+/* What a refused architecture probably is: " (a mixture-of-experts model)" and the like, or "". */
+const char *model_name_hint(const char *architecture);
 #define MODEL_SUPPORTED_TEXT "supported: dense llama, qwen2, qwen3"

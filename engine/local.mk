@@ -30,7 +30,12 @@ libdedit_engine_a_SOURCES = \
 	%D%/json.h \
 	%D%/kv.c \
 	%D%/kv.h \
+	%D%/model_bind.c \
+	%D%/model_file.c \
 	%D%/model_file.h \
+	%D%/model_file_internal.h \
+	%D%/model_gguf.c \
+	%D%/model_hf.c \
 	%D%/names.c \
 	%D%/names.h \
 	%D%/noise.h \

@@ -46,7 +46,7 @@ struct model_config {
 
 enum model_tensor_role {
     MT_EMBED,      /* [vocab, hidden] */
-    MT_FINAL_NORM, /* [hidden] F32 */
+    MT_FINAL_NORM, /* [hidden] */
     MT_HEAD,       /* [vocab, hidden]; the embedding when tied */
     MT_ATTN_NORM,  /* per layer from here on; [hidden] */
     MT_Q,          /* [n_heads * head_dim, hidden] */
@@ -70,14 +70,23 @@ struct model_tensor {
     enum dk_type type;
     uint32_t n_dims;  /* 1 or 2 */
     uint64_t dims[2]; /* [n] or [out, in] */
-    const void *data; /* mapped, row-major; row bytes = bytes / dims[0] for 2-D */
+    /* Row-major, aligned for its type; row bytes = bytes / dims[0] for 2-D.  Mapped, but for copies:
+     * vectors (norms, biases) are always F32, converted where the file has F16 or BF16, and what a
+     * file leaves unaligned is copied. */
+    const void *data;
     size_t bytes;
 };
 
 struct model_file;
 
-/* path: a .gguf file, or a folder with config.json.  Errors name the file, the key or tensor and
- * the rule; UNSUPPORTED says what is supported. */
+/*
+ * path: a .gguf file, or a folder with config.json.  Errors name the file, the key or tensor and
+ * the rule; UNSUPPORTED says what is supported.  Every tensor of the configuration must be there with
+ * its exact shape (MISMATCH names both shapes), and every tensor of the file must have a role: an
+ * unknown one means another model.  Exceptions: saved RoPE frequencies, and the head of a tied
+ * model, are ignored in Hugging Face form.  The sizes that an index repeats (metadata.total_size) are
+ * not compared.  From a sharded GGUF, only merged files are read.
+ */
 int model_file_open(const char *path, struct model_file **ret, struct error *err);
 struct model_file *model_file_free(struct model_file *f); /* NULL */
 DEFINE_CLEANUP(struct model_file *, model_file_free);
@@ -92,7 +101,7 @@ uint64_t model_file_weight_bytes(const struct model_file *f); /* of all tensors 
 /* Tells the kernel that the pages of this tensor are not needed any more (a packed copy exists). */
 void model_file_release(struct model_file *f, const struct model_tensor *t);
 
-/* What the tokenizer is made of: exactly one of gguf / tokenizer_json is set. */
+/* What the tokenizer is made of: gguf, or tokenizer_json (NULL when the folder has none). */
 struct gguf;
 const struct gguf *model_file_gguf(const struct model_file *f);
 const char *model_file_tokenizer_json(const struct model_file *f, size_t *ret_len);

@@ -321,8 +321,14 @@ struct safetensors *safetensors_free(struct safetensors *s)
 
 void safetensors_release(struct safetensors *s, const void *data, size_t bytes)
 {
-    if (s->map.addr)
-        file_map_release(&s->map, (size_t)((const uint8_t *)data - s->base), bytes);
+    uintptr_t at = (uintptr_t)data, base = (uintptr_t)s->map.addr;
+    if (base && at >= base && at - base < s->map.size)
+        file_map_release(&s->map, at - base, bytes);
+}
+
+const char *safetensors_path(const struct safetensors *s)
+{
+    return s->path;
 }
 
 size_t safetensors_count(const struct safetensors *s)

@@ -34,6 +34,8 @@ int safetensors_parse(const void *data, size_t size, const char *name, struct sa
                       struct error *err);
 struct safetensors *safetensors_free(struct safetensors *s);
 DEFINE_CLEANUP(struct safetensors *, safetensors_free);
+const char *safetensors_path(const struct safetensors *s);
+/* Drops the mapped pages of one of its tensors; memory that is not its own is ignored. */
 void safetensors_release(struct safetensors *s, const void *data, size_t bytes);
 size_t safetensors_count(const struct safetensors *s);
 const struct st_tensor *safetensors_at(const struct safetensors *s, size_t i);

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside of a model file.  model_hf.c and model_gguf.c open their form and list its tensors as
+ * src_tensors; model_bind.c gives each role its tensor, checks shapes and types, and refuses
+ * tensors that no role takes; model_file.c is the public face.
+ */
+#pragma once
+
+#include "base/alloc.h"
+#include "base/fd.h"
+#include "engine/gguf.h"
+#include "engine/model_file.h"
+#include "engine/names.h"
+#include "engine/safetensors.h"
+
+#define MODEL_LAYER_ROLES (MT_ROLE_COUNT - MT_ATTN_NORM)
+
+struct model_file {
+    char *path, *name;
+    struct model_config cfg;
+    struct arena *arena; /* names, tensors, converted vectors, aligned copies */
+    struct gguf *gguf;   /* or shards */
+    struct safetensors **shards;
+    size_t n_shards;
+    struct model_tensor *tensors; /* MT_ATTN_NORM global ones, then MODEL_LAYER_ROLES a layer;
+                                     data NULL where there is none */
+    uint64_t weight_bytes;
+    struct file_map tokenizer; /* tokenizer.json; addr NULL when there is none */
+    char *tokenizer_config;    /* NULL when there is none */
+    size_t tokenizer_config_len;
+    char *chat_template;
+};
+
+/* A tensor as its file has it, dimensions outermost first. */
+struct src_tensor {
+    const char *name; /* not NUL-terminated */
+    size_t name_len;
+    const char *file; /* path, for messages */
+    const char *type_name;
+    enum dk_type type; /* DK_TYPE_COUNT: nothing that can be computed with */
+    uint32_t n_dims;
+    uint64_t dims[8];
+    const void *data;
+    size_t bytes;
+    bool used;
+};
+struct src_table {
+    struct src_tensor *t;
+    struct name_ref *names; /* sorted */
+    size_t n;
+    bool hf;             /* Hugging Face names, else GGUF's */
+    const char *missing; /* file named when a tensor is missing */
+};
+struct src_tensor *src_find(const struct src_table *s, const char *name);
+
+int model_open_hf(struct model_file *f, struct error *err);
+int model_open_gguf(struct model_file *f, struct error *err);
+/* Fills f->tensors, f->weight_bytes and, from GGUF, rope_freq_factors. */
+int model_bind(struct model_file *f, const struct src_table *s, struct error *err);
+/* "%.*s" of a name that may be long. */
+#define SRC_NAME(t) (int)((t)->name_len < 96 ? (t)->name_len : 96), (t)->name
