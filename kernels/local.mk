@@ -15,8 +15,8 @@ if BUILD_AMX
 noinst_LIBRARIES += libdedit-kernels-amx.a
 kernels_tiers += libdedit-kernels-amx.a
 endif
-# Twice: the dispatcher refers to the tiers, and the tiers to shared helpers.
-kernels_libs = libdedit-kernels.a $(kernels_tiers) libdedit-kernels.a
+# Twice each: the dispatcher refers to the tiers, and the tiers to shared helpers that refer back.
+kernels_libs = libdedit-kernels.a $(kernels_tiers) libdedit-kernels.a $(kernels_tiers)
 
 # One file a line, in alphabetical order.
 libdedit_kernels_a_SOURCES = \

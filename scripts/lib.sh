@@ -4,7 +4,7 @@
 # is silent about what is already there.  Set: $root, the top of the source tree.
 
 # What ./configure, make and models/fetch need.
-build_packages='gcc libc6-dev make autoconf automake pkg-config libjansson-dev libpcre2-dev
+build_packages='gcc libc6-dev make autoconf automake libtool pkg-config libjansson-dev libpcre2-dev
     libutf8proc-dev uthash-dev libxxhash-dev libinih-dev libprotobuf-c-dev protobuf-c-compiler
     check xz-utils ca-certificates python3 python3-pip'
 # What the tests use beyond that.
@@ -73,7 +73,9 @@ build_tree() {
     [ -w "$tree" ] || die "$tree is not writable: it may belong to another user; remove it"
     log=$tree/build.log
     options="CC=${CC:-} CFLAGS=${CFLAGS:-} $*"
-    if [ ! -x "$root/configure" ]; then
+    # Make's own rules follow changes of the lists of files, but not a new tool in configure.ac.
+    if [ ! -x "$root/configure" ] ||
+        [ -n "$(find "$root/configure.ac" "$root/m4/dedit-flags.m4" -newer "$root/configure")" ]; then
         say "bootstrapping and building in ${tree#"$root/"} (log: ${log#"$root/"})"
         "$root/autogen.sh" > "$log" 2>&1 || build_failed autogen.sh
     elif [ ! -f "$tree/Makefile" ]; then
