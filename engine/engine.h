@@ -115,7 +115,8 @@ struct engine_request {
     bool want_tokens_text;  /* fill engine_token.text */
 };
 /* Queues a request.  Errors name the field: ids outside the vocabulary, empty prompt, a prompt that
- * can never fit (both numbers), queue full (BUSY).  max_tokens 0 finishes at once. */
+ * leaves no position to generate into (both numbers), queue full (BUSY).  max_tokens 0 finishes in
+ * the next step, without any work. */
 int engine_submit(struct engine *e, const struct engine_request *q, struct request **ret,
                   struct error *err);
 /* Ends a request in any phase; its finished callback runs now, its KV is free on return.  Handle

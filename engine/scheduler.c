@@ -81,7 +81,7 @@ static bool try_admit(struct engine *e, struct request *r)
     uint32_t cached = seq_find_prefix(&r->seq, e->space.pool);
     while (!fits(e, r)) {
         struct request *v = idle_holder(e, r);
-        if (!v || (v->state == REQUEST_WAITING && request_before(v, r))) {
+        if (!v) {
             if (looked_up)
                 seq_release(&r->seq, e->space.pool);
             return false;
@@ -164,10 +164,8 @@ static void plan_rows(struct engine *e)
         struct request *r = e->running[(turn + j) % e->n_running];
         if (to_feed(r) == 1)
             continue;
-        uint32_t share = left < waiting ? left : left / waiting;
+        uint32_t share = left < waiting ? left > 0 : left / waiting;
         r->planned = least(least(share, to_feed(r)), e->cfg.prefill_chunk);
-        if (left < waiting)
-            r->planned = left ? 1 : 0;
         left -= r->planned;
         waiting--;
     }
