@@ -49,6 +49,10 @@ check_PROGRAMS += %D%/unit/test-frame
 tests_unit_test_frame_SOURCES = %D%/unit/test-frame.c
 tests_unit_test_frame_LDADD = $(base_test_libs)
 
+check_PROGRAMS += %D%/unit/test-kv
+tests_unit_test_kv_SOURCES = %D%/unit/test-kv.c
+tests_unit_test_kv_LDADD = $(engine_test_libs)
+
 check_PROGRAMS += %D%/unit/test-quant-format
 tests_unit_test_quant_format_SOURCES = %D%/unit/test-quant-format.c
 tests_unit_test_quant_format_LDADD = $(kernels_test_libs)
