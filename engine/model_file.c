@@ -13,22 +13,53 @@ static bool ends_with(const char *s, const char *end)
     return n >= m && !strcmp(s + n - m, end);
 }
 
-int model_file_open(const char *path, struct model_file **ret, struct error *err)
+static int new_file(const char *path, struct model_file **ret, struct error *err)
 {
     _cleanup_(model_file_freep) struct model_file *f = mem_zalloc(sizeof(*f));
-    struct stat st;
     if (!f)
         return ERR_NOMEM(err);
     f->path = mem_strdup(path);
     f->arena = arena_new(0);
     if (!f->path || !f->arena)
         return ERR_NOMEM(err);
+    *ret = TAKE_PTR(f);
+    return 0;
+}
+
+int model_file_open(const char *path, struct model_file **ret, struct error *err)
+{
+    _cleanup_(model_file_freep) struct model_file *f = NULL;
+    struct stat st;
+    int r = new_file(path, &f, err);
+    if (r < 0)
+        return r;
     /* What can not be looked up is left to the opener, which says why. */
     bool found = stat(path, &st) == 0, folder = found && S_ISDIR(st.st_mode);
     if (found && !folder && (ends_with(path, ".safetensors") || ends_with(path, ".json")))
         return ERR(err, INVALID, "%s: one file of a Hugging Face model; name the folder instead",
                    path);
-    int r = folder ? model_open_hf(f, err) : model_open_gguf(f, err);
+    if (folder) {
+        r = model_open_hf(f, err);
+    } else {
+        r = gguf_open(path, &f->gguf, err);
+        if (r >= 0)
+            r = model_from_gguf(f, err);
+    }
+    if (r < 0)
+        return r;
+    *ret = TAKE_PTR(f);
+    return 0;
+}
+
+int model_parse_gguf(const void *data, size_t size, const char *name, struct model_file **ret,
+                     struct error *err)
+{
+    _cleanup_(model_file_freep) struct model_file *f = NULL;
+    int r = new_file(name, &f, err);
+    if (r >= 0)
+        r = gguf_parse(data, size, name, &f->gguf, err);
+    if (r >= 0)
+        r = model_from_gguf(f, err);
     if (r < 0)
         return r;
     *ret = TAKE_PTR(f);

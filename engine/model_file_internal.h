@@ -54,7 +54,10 @@ struct src_table {
 struct src_tensor *src_find(const struct src_table *s, const char *name);
 
 int model_open_hf(struct model_file *f, struct error *err);
-int model_open_gguf(struct model_file *f, struct error *err);
+int model_from_gguf(struct model_file *f, struct error *err); /* f->gguf is open */
+/* A GGUF model in memory that outlives the object (tests, fuzzing); name stands for the path. */
+int model_parse_gguf(const void *data, size_t size, const char *name, struct model_file **ret,
+                     struct error *err);
 /* Fills f->tensors, f->weight_bytes and, from GGUF, rope_freq_factors. */
 int model_bind(struct model_file *f, const struct src_table *s, struct error *err);
 /* "%.*s" of a name that may be long. */

@@ -375,11 +375,9 @@ static int take_chat_template(struct model_file *f, struct error *err)
     return f->chat_template ? 0 : ERR_NOMEM(err);
 }
 
-int model_open_gguf(struct model_file *f, struct error *err)
+int model_from_gguf(struct model_file *f, struct error *err)
 {
-    int r = gguf_open(f->path, &f->gguf, err);
-    if (r >= 0)
-        r = check_general(f->gguf, err);
+    int r = check_general(f->gguf, err);
     if (r >= 0)
         r = parse_family(f->gguf, &f->cfg, err);
     if (r < 0)

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Safetensors from any bytes: what is accepted tiles the data exactly. */
+#include "tests/fuzz/fuzz.h"
+
+#include <string.h>
+
+#include "engine/safetensors.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct error err = {0};
+    struct safetensors *s = NULL;
+    int r = safetensors_parse(data, size, "fuzz", &s, &err);
+    FUZZ_CHECK(r == 0 || (r == err.code && err.msg[0]));
+    if (r < 0)
+        return 0;
+    size_t total = 0;
+    for (size_t i = 0; i < safetensors_count(s); i++) {
+        const struct st_tensor *t = safetensors_at(s, i);
+        uint64_t n = st_dtype_bytes(t->dtype);
+        for (uint32_t d = 0; d < t->n_dims; d++)
+            n *= t->dims[d];
+        FUZZ_CHECK(n == t->bytes);
+        const uint8_t *p = t->data;
+        FUZZ_CHECK(p >= data && (size_t)(p - data) <= size && size - (size_t)(p - data) >= n);
+        FUZZ_CHECK(safetensors_find(s, t->name) == t);
+        FUZZ_CHECK(st_dtype_name(t->dtype) != NULL);
+        total += t->bytes;
+    }
+    FUZZ_CHECK(total <= size);
+    FUZZ_CHECK(safetensors_at(s, safetensors_count(s)) == NULL);
+    safetensors_free(s);
+    return 0;
+}
