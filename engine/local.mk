@@ -63,6 +63,7 @@ libdedit_engine_a_SOURCES = \
 	%D%/tokenizer_internal.h \
 	%D%/tokenizer_json.c \
 	%D%/tokenizer_json.h \
+	%D%/tokenizer_load.c \
 	%D%/tokenizer_nfc.c \
 	%D%/tokenizer_pipeline.c \
 	%D%/tokenizer_regex.c \

@@ -11,7 +11,6 @@
 #include "base/alloc.h"
 #include "base/parse.h"
 #include "engine/gguf.h"
-#include "engine/model_file.h"
 #include "engine/tokenizer_internal.h"
 
 enum { TYPE_NORMAL = 1, TYPE_UNKNOWN = 2, TYPE_CONTROL = 3, TYPE_USER_DEFINED = 4, TYPE_UNUSED = 5 };
@@ -232,20 +231,4 @@ int tokenizer_from_gguf(const struct gguf *g, struct tokenizer **ret, struct err
         return r;
     *ret = TAKE_PTR(t);
     return 0;
-}
-
-int tokenizer_load(const struct model_file *f, struct tokenizer **ret, struct error *err)
-{
-    const struct gguf *g = model_file_gguf(f);
-    if (g)
-        return tokenizer_from_gguf(g, ret, err);
-    size_t len = 0, config_len = 0;
-    const char *json = model_file_tokenizer_json(f, &len);
-    const char *config = model_file_tokenizer_config_json(f, &config_len);
-    _cleanup_strbuf_ struct strbuf name = {0};
-    if (!json)
-        return ERR(err, NOT_FOUND, "%s: there is no tokenizer.json", model_file_path(f));
-    if (strbuf_addf(&name, "%s/tokenizer.json", model_file_path(f)) < 0)
-        return ERR_NOMEM(err);
-    return tokenizer_from_json(json, len, config, config_len, name.s, ret, err);
 }

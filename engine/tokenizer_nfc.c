@@ -20,6 +20,7 @@ static bool is_stable(uint32_t cp)
     return cp < 0x300 || (cp >= 0x400 && cp <= 0x482) ||   /* Latin, Cyrillic */
            (cp >= 0x2010 && cp <= 0x203f) ||               /* dashes, quotes */
            (cp >= 0x3001 && cp <= 0x3029) ||               /* CJK punctuation */
+           cp == 0x11a7 /* no trailing consonant, though utf8proc composes it as one */ ||
            (cp >= 0x3041 && cp <= 0x3096) || (cp >= 0x30a1 && cp <= 0x30fa) || /* kana */
            (cp >= 0x4e00 && cp <= 0x9fff) ||               /* ideographs */
            (cp >= 0xac00 && cp <= 0xd7a3) ||               /* Hangul syllables */
