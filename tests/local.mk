@@ -84,6 +84,11 @@ check_PROGRAMS += %D%/unit/test-stop
 tests_unit_test_stop_SOURCES = %D%/unit/test-stop.c
 tests_unit_test_stop_LDADD = $(engine_test_libs)
 
+text_fixture = %D%/unit/text-fixture.c %D%/unit/text-fixture.h
+check_PROGRAMS += %D%/unit/test-tokenizer-golden
+tests_unit_test_tokenizer_golden_SOURCES = %D%/unit/test-tokenizer-golden.c $(text_fixture)
+tests_unit_test_tokenizer_golden_LDADD = $(engine_test_libs)
+
 if BUILD_AMX
 tests_unit_test_matmul_SOURCES += %D%/amx-emu/amx-emu.h %D%/amx-emu/matmul-bf16.c
 tests_unit_test_matmul_CPPFLAGS += -DHAVE_AMX_EMU
@@ -92,11 +97,13 @@ include tests/fuzz/local.mk
 endif
 # Reference data; the one big tokenizer is packed, and unpacked into the build folder for the tests.
 EXTRA_DIST += %D%/golden
-check_DATA = %D%/golden/qwen3-tokenizer/tokenizer.json
-CLEANFILES += %D%/golden/qwen3-tokenizer/tokenizer.json
-%D%/golden/qwen3-tokenizer/tokenizer.json: %D%/golden/qwen3-tokenizer/tokenizer.json.xz
-	$(AM_V_GEN)$(MKDIR_P) $(@D) && xz -dc $(srcdir)/tests/golden/qwen3-tokenizer/tokenizer.json.xz >$@.tmp && \
-	  mv $@.tmp $@
+golden_packed = \
+	%D%/golden/qwen3-tokenizer/tokenizer.json \
+	%D%/golden/smollm2-tokenizer/tokenizer.gguf
+check_DATA = $(golden_packed)
+CLEANFILES += $(golden_packed)
+$(golden_packed): %: $(srcdir)/%.xz
+	$(AM_V_GEN)$(MKDIR_P) $(@D) && xz -dc $< >$@.tmp && mv $@.tmp $@
 
 
 lint_tests = \
