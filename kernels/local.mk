@@ -46,7 +46,10 @@ libdedit_kernels_avx2_a_SOURCES = \
 
 libdedit_kernels_avx512_a_CFLAGS = $(AM_CFLAGS) $(AVX512_CFLAGS)
 libdedit_kernels_avx512_a_SOURCES = \
-	%D%/cpu/matmul/avx512.c
+	%D%/cpu/act-quant/avx512.c \
+	%D%/cpu/matmul-quant/avx512.c \
+	%D%/cpu/matmul/avx512.c \
+	%D%/cpu/quant/avx512.h
 
 libdedit_kernels_amx_a_CFLAGS = $(AM_CFLAGS) $(AMX_CFLAGS)
 libdedit_kernels_amx_a_SOURCES = \

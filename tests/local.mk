@@ -57,6 +57,13 @@ check_PROGRAMS += %D%/unit/test-quant-format
 tests_unit_test_quant_format_SOURCES = %D%/unit/test-quant-format.c
 tests_unit_test_quant_format_LDADD = $(kernels_test_libs)
 
+check_PROGRAMS += %D%/unit/test-quant-mm
+tests_unit_test_quant_mm_SOURCES = \
+	%D%/unit/quant-case.c \
+	%D%/unit/quant-case.h \
+	%D%/unit/test-quant-mm.c
+tests_unit_test_quant_mm_LDADD = $(kernels_test_libs)
+
 check_PROGRAMS += %D%/unit/test-matmul
 tests_unit_test_matmul_SOURCES = %D%/unit/test-matmul.c
 tests_unit_test_matmul_CPPFLAGS = $(AM_CPPFLAGS)

@@ -98,9 +98,9 @@ static const struct dk_ops ops_avx2 = {
 #ifdef DEDIT_TIER_AVX512
 static const struct route route_avx512 = {
     .act_float = dk_cpu_act_float_avx512,
-    .act_quant = dk_cpu_act_quant_c,
+    .act_quant = dk_cpu_act_quant_avx512,
     .mm_float = dk_cpu_matmul_float_avx512,
-    .mm_quant = dk_cpu_matmul_quant_c,
+    .mm_quant = dk_cpu_matmul_quant_avx512,
     .mm_amx_bf16 = dk_cpu_matmul_bf16_amx_ref,
 };
 DEFINE_ROUTE(avx512)
@@ -118,9 +118,9 @@ static const struct dk_ops ops_avx512 = {
 #if defined(DEDIT_TIER_AMX) && defined(DEDIT_TIER_AVX512)
 static const struct route route_amx = {
     .act_float = dk_cpu_act_float_avx512,
-    .act_quant = dk_cpu_act_quant_c,
+    .act_quant = dk_cpu_act_quant_avx512,
     .mm_float = dk_cpu_matmul_float_avx512,
-    .mm_quant = dk_cpu_matmul_quant_c,
+    .mm_quant = dk_cpu_matmul_quant_avx512,
     .mm_amx_bf16 = dk_cpu_matmul_bf16_amx,
 };
 DEFINE_ROUTE(amx)

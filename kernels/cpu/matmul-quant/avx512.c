@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Integer products with vpdpbusd: unsigned weight bytes by the two int8 planes of the activations,
+ * isum = 256 * (high plane's sum) + (low plane's sum), the zero point as a start value.
+ *
+ * Up to eight rows: each block is unpacked into registers and used for all rows at once.  More rows:
+ * the first tile of rows also leaves the unpacked blocks in scratch, CHUNK_BLOCKS of them so that
+ * they stay in L1, and the other tiles take them from there.  Either way a (row, output) has one
+ * accumulator that takes the blocks in ascending order; between chunks it rests in memory.
+ */
+#include "kernels/cpu/quant/avx512.h"
+
+#define TILE_ROWS 8u
+#define CHUNK_BLOCKS 16u
+#define CHUNK_ROWS 64u
+#define PREFETCH 3072 /* bytes ahead of the block being read */
+
+/* A block in scratch. */
+struct record {
+    __m512i q[8];
+    __m512 s[2]; /* dw, then mw or the second dw */
+};
+struct scratch {
+    struct record rec[CHUNK_BLOCKS];
+    float acc[CHUNK_ROWS][DK_PANEL];
+};
+_Static_assert(sizeof(struct scratch) <= DK_SCRATCH_BYTES, "scratch of a thread");
+
+/* What one call works on: some rows, blocks [b0, b1) of each panel. */
+struct job {
+    const struct dk_mm *mm;
+    const struct dk_qact *x; /* first row, block b0 */
+    size_t stride;           /* from a block to the next */
+    uint32_t row;            /* of y, for x's first row */
+    uint32_t b0, b1, blocks;
+    struct record *rec;      /* NULL: not wanted */
+    float (*acc)[DK_PANEL];  /* when b0 > 0 or b1 < blocks */
+    unsigned zero_shift;
+};
+
+/* Groups [g0, g1) of a block into isum, starting at lo. */
+DK_INLINE __m512i dot(const struct dk_q512 *w, const struct dk_qact *x, unsigned g0, unsigned g1,
+                      __m512i lo)
+{
+    __m512i hi = _mm512_setzero_si512();
+#pragma GCC unroll 8
+    for (unsigned g = g0; g < g1; g++) {
+        hi = _mm512_dpbusd_epi32(hi, w->q[g], _mm512_set1_epi32(x->dw[g]));
+        lo = _mm512_dpbusd_epi32(lo, w->q[g], _mm512_set1_epi32(x->dw[8 + g]));
+    }
+    return _mm512_add_epi32(_mm512_slli_epi32(hi, 8), lo);
+}
+
+/* One block of one row. */
+DK_INLINE __m512 step(enum dk_qkind kind, unsigned zero_shift, const struct dk_q512 *w,
+                      const struct dk_qact *x, __m512 acc)
+{
+    const __m512i zero = _mm512_setzero_si512();
+    if (kind == DK_QK_SUB) {
+        __m512i z0 = _mm512_slli_epi32(_mm512_set1_epi32(x->nsum_sub[0]), 5);
+        __m512i z1 = _mm512_slli_epi32(_mm512_set1_epi32(x->nsum_sub[1]), 5);
+        return dk_q512_float(kind, w, x, dot(w, x, 0, 4, z0), dot(w, x, 4, 8, z1), acc);
+    }
+    __m512i z = zero;
+    if (kind == DK_QK_ZERO)
+        z = _mm512_slli_epi32(_mm512_set1_epi32(x->nsum), zero_shift);
+    return dk_q512_float(kind, w, x, dot(w, x, 0, 8, z), zero, acc);
+}
+
+DK_INLINE void begin(unsigned rows, const struct job *j, __m512 acc[TILE_ROWS])
+{
+#pragma GCC unroll 8
+    for (unsigned r = 0; r < rows; r++)
+        acc[r] = j->b0 ? _mm512_load_ps(j->acc[r]) : _mm512_setzero_ps();
+}
+
+DK_INLINE void end(unsigned rows, const struct job *j, uint32_t panel, const __m512 acc[TILE_ROWS])
+{
+#pragma GCC unroll 8
+    for (unsigned r = 0; r < rows; r++) {
+        if (j->b1 == j->blocks)
+            dk_q512_store(j->mm, j->row + r, panel, acc[r]);
+        else
+            _mm512_store_ps(j->acc[r], acc[r]);
+    }
+}
+
+/* ---- out of the packed panel ---------------------------------------------------------------------- */
+
+DK_INLINE void packed(enum dk_type t, unsigned rows, const struct job *j, uint32_t panel0,
+                      uint32_t panel1)
+{
+    const struct dk_qgeom g = dk_qgeom(t);
+    size_t panel_bytes = dk_qpanel_bytes(t, j->blocks);
+    const uint8_t *panel = (const uint8_t *)j->mm->w->data + panel0 * panel_bytes;
+    for (uint32_t p = panel0; p < panel1; p++, panel += panel_bytes) {
+        __m512 acc[TILE_ROWS];
+        begin(rows, j, acc);
+        const struct dk_qact *x = j->x;
+        struct record *rec = j->rec;
+        for (uint32_t b = j->b0; b < j->b1; b++, x += j->stride) {
+            struct dk_q512 w;
+            const uint8_t *ahead = panel + dk_qquants_at(t, b) + PREFETCH;
+#pragma GCC unroll 9
+            for (unsigned l = 0; l < (g.quant_bytes + 64) / 64; l++)
+                _mm_prefetch((const char *)ahead + 64 * l, _MM_HINT_T0);
+            dk_q512_unpack(t, panel, b, &w);
+            if (rows > TILE_ROWS / 2 && rec) {
+#pragma GCC unroll 8
+                for (unsigned i = 0; i < 8; i++)
+                    rec->q[i] = w.q[i];
+                rec->s[0] = w.dw[0];
+                if (g.kind != DK_QK_ZERO)
+                    rec->s[1] = g.kind == DK_QK_MIN ? w.mw : w.dw[1];
+                rec++;
+            }
+#pragma GCC unroll 8
+            for (unsigned r = 0; r < rows; r++)
+                acc[r] = step(g.kind, g.zero_shift, &w, x + r, acc[r]);
+        }
+        end(rows, j, p, acc);
+    }
+}
+
+typedef void (*packed_fn)(const struct job *j, uint32_t panel0, uint32_t panel1);
+
+#define DEFINE_PACKED(type, rows)                                                                  \
+    static void packed_##type##_##rows(const struct job *j, uint32_t panel0, uint32_t panel1)      \
+    {                                                                                              \
+        packed(DK_##type, rows, j, panel0, panel1);                                                \
+    }
+#define DEFINE_PACKED_TYPE(type)                                                                   \
+    DEFINE_PACKED(type, 1) DEFINE_PACKED(type, 2) DEFINE_PACKED(type, 3) DEFINE_PACKED(type, 4)    \
+    DEFINE_PACKED(type, 5) DEFINE_PACKED(type, 6) DEFINE_PACKED(type, 7) DEFINE_PACKED(type, 8)
+#define PACKED_LINE(type)                                                                          \
+    [DK_##type] = {packed_##type##_1, packed_##type##_2, packed_##type##_3, packed_##type##_4,     \
+                   packed_##type##_5, packed_##type##_6, packed_##type##_7, packed_##type##_8}
+
+DEFINE_PACKED_TYPE(Q8_0)
+DEFINE_PACKED_TYPE(Q4_0)
+DEFINE_PACKED_TYPE(Q4_1)
+DEFINE_PACKED_TYPE(Q5_0)
+DEFINE_PACKED_TYPE(Q5_1)
+DEFINE_PACKED_TYPE(Q4_K)
+DEFINE_PACKED_TYPE(Q5_K)
+DEFINE_PACKED_TYPE(Q6_K)
+
+static const packed_fn packed_table[DK_TYPE_COUNT][TILE_ROWS] = {
+    PACKED_LINE(Q8_0), PACKED_LINE(Q4_0), PACKED_LINE(Q4_1), PACKED_LINE(Q5_0),
+    PACKED_LINE(Q5_1), PACKED_LINE(Q4_K), PACKED_LINE(Q5_K), PACKED_LINE(Q6_K),
+};
+
+/* ---- out of scratch ------------------------------------------------------------------------------- */
+
+DK_INLINE void unpacked(enum dk_qkind kind, unsigned rows, const struct job *j, uint32_t panel)
+{
+    const struct dk_qact *x = j->x;
+    const struct record *rec = j->rec;
+    __m512 acc[TILE_ROWS];
+    begin(rows, j, acc);
+    for (uint32_t b = j->b0; b < j->b1; b++, rec++, x += j->stride) {
+        struct dk_q512 w;
+#pragma GCC unroll 8
+        for (unsigned i = 0; i < 8; i++)
+            w.q[i] = rec->q[i];
+        w.dw[0] = rec->s[0];
+        if (kind != DK_QK_ZERO)
+            w.dw[1] = w.mw = rec->s[1];
+#pragma GCC unroll 8
+        for (unsigned r = 0; r < rows; r++)
+            acc[r] = step(kind, j->zero_shift, &w, x + r, acc[r]);
+    }
+    end(rows, j, panel, acc);
+}
+
+typedef void (*unpacked_fn)(const struct job *j, uint32_t panel);
+
+#define DEFINE_UNPACKED(kind, rows)                                                                \
+    static void unpacked_##kind##_##rows(const struct job *j, uint32_t panel)                      \
+    {                                                                                              \
+        unpacked(DK_QK_##kind, rows, j, panel);                                                    \
+    }
+#define DEFINE_UNPACKED_KIND(kind)                                                                 \
+    DEFINE_UNPACKED(kind, 1) DEFINE_UNPACKED(kind, 2) DEFINE_UNPACKED(kind, 3)                     \
+    DEFINE_UNPACKED(kind, 4) DEFINE_UNPACKED(kind, 5) DEFINE_UNPACKED(kind, 6)                     \
+    DEFINE_UNPACKED(kind, 7) DEFINE_UNPACKED(kind, 8)
+#define UNPACKED_LINE(kind)                                                                        \
+    [DK_QK_##kind] = {unpacked_##kind##_1, unpacked_##kind##_2, unpacked_##kind##_3,               \
+                      unpacked_##kind##_4, unpacked_##kind##_5, unpacked_##kind##_6,               \
+                      unpacked_##kind##_7, unpacked_##kind##_8}
+DEFINE_UNPACKED_KIND(ZERO)
+DEFINE_UNPACKED_KIND(MIN)
+DEFINE_UNPACKED_KIND(SUB)
+
+static const unpacked_fn unpacked_table[3][TILE_ROWS] = {
+    UNPACKED_LINE(ZERO), UNPACKED_LINE(MIN), UNPACKED_LINE(SUB)};
+
+/* ---- the product ---------------------------------------------------------------------------------- */
+
+/* Rows [row0, row0 + rows) of one panel, more than eight of them; row0 is a multiple of 16. */
+static void panel_rows(const struct dk_mm *mm, const struct dk_act *a, uint32_t panel,
+                       uint32_t row0, uint32_t rows, struct scratch *s)
+{
+    enum dk_type t = mm->w->type;
+    struct dk_qgeom g = dk_qgeom(t);
+    uint32_t blocks = mm->w->k / DK_QBLOCK;
+    struct job j = {
+        .mm = mm,
+        .stride = dk_qtile_rows(a->rows),
+        .blocks = blocks,
+        .rec = s->rec,
+        .zero_shift = g.zero_shift,
+    };
+    for (j.b0 = 0; j.b0 < blocks; j.b0 = j.b1) {
+        j.b1 = blocks - j.b0 < CHUNK_BLOCKS ? blocks : j.b0 + CHUNK_BLOCKS;
+        uint32_t n;
+        for (uint32_t r = 0; r < rows; r += n) {
+            /* Tiles do not cross a multiple of 16, and the two that 9 to 16 rows make are alike. */
+            uint32_t left = DK_QTILE - r % DK_QTILE;
+            left = rows - r < left ? rows - r : left;
+            n = left <= TILE_ROWS ? left : (left + 1) / 2;
+            j.x = (const struct dk_qact *)dk_act_int(a) +
+                  dk_qact_at(a->rows, blocks, row0 + r, j.b0);
+            j.row = row0 + r;
+            j.acc = s->acc + r;
+            if (r == 0)
+                packed_table[t][n - 1](&j, panel, panel + 1);
+            else
+                unpacked_table[g.kind][n - 1](&j, panel);
+        }
+    }
+}
+
+DK_DECLARE_MATMUL(dk_cpu_matmul_quant_avx512)
+{
+    if (a->rows == 0)
+        return;
+    if (a->rows <= TILE_ROWS) {
+        uint32_t blocks = mm->w->k / DK_QBLOCK;
+        struct job j = {
+            .mm = mm,
+            .x = dk_act_int(a),
+            .stride = a->rows,
+            .b1 = blocks,
+            .blocks = blocks,
+        };
+        packed_table[mm->w->type][a->rows - 1](&j, panel0, panel1);
+        return;
+    }
+    for (uint32_t r = 0; r < a->rows; r += CHUNK_ROWS) {
+        uint32_t rows = a->rows - r < CHUNK_ROWS ? a->rows - r : CHUNK_ROWS;
+        for (uint32_t p = panel0; p < panel1; p++)
+            panel_rows(mm, a, p, r, rows, scratch);
+    }
+}
