@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Chat formats by name.  A format turns messages into token ids: control tokens come from the
- * format alone; text of users, systems and tools can never become one.
+ * format alone; text of users, systems and tools can never become an added token of any kind, text
+ * of assistants (which a model may have written) no control token.
  */
 #pragma once
 
@@ -12,7 +13,14 @@
 #include "base/strbuf.h"
 #include "engine/tokenizer.h"
 
-enum chat_format { CHAT_CHATML, CHAT_QWEN3, CHAT_SMOLLM2, CHAT_LLAMA3, CHAT_FORMAT_COUNT };
+enum chat_format {
+    CHAT_CHATML,
+    CHAT_QWEN3,
+    CHAT_SMOLLM2,
+    CHAT_LLAMA3,   /* Llama 3.1 to 3.3: knowledge and today's date in the system turn, tools */
+    CHAT_LLAMA3_0, /* Llama 3: bare turns */
+    CHAT_FORMAT_COUNT
+};
 const char *chat_format_name(enum chat_format f);
 bool chat_format_parse(const char *name, enum chat_format *ret);
 /* Recognises a model's Jinja template.  Unknown or missing: DEDIT_E_UNSUPPORTED with the names that
@@ -20,10 +28,10 @@ bool chat_format_parse(const char *name, enum chat_format *ret);
 int chat_format_detect(const char *jinja, enum chat_format *ret, struct error *err);
 
 struct chat_message {
-    const char *role;           /* system, user, assistant, tool */
-    const char *content;        /* UTF-8, may be "" */
+    const char *role;    /* system, user, assistant, tool */
+    const char *content; /* UTF-8, may be "" */
     size_t content_len;
-    const char *reasoning;      /* assistant's reasoning_content or NULL */
+    const char *reasoning;       /* assistant's reasoning_content or NULL */
     const char *tool_calls_json; /* assistant: JSON array [{"name":…,"arguments":{…}}] or NULL; the
                                     OpenAI form with "function" inside is accepted */
 };
@@ -36,7 +44,8 @@ struct chat_options {
 /* The text as the reference template renders it (control tokens as text). */
 int chat_render_text(enum chat_format f, const struct chat_message *m, size_t n,
                      const struct chat_options *o, struct strbuf *out, struct error *err);
-/* Token ids, safe: see above.  Includes BOS where the format prints one, exactly once. */
+/* Token ids, safe: see above.  BOS comes first exactly once where the format prints one or the
+ * tokenizer wants one.  The tokenizer must have the format's control tokens (MISMATCH). */
 int chat_render_ids(enum chat_format f, const struct tokenizer *t, const struct chat_message *m,
                     size_t n, const struct chat_options *o, struct token_list *out,
                     struct error *err);

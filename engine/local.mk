@@ -12,7 +12,15 @@ libdedit_engine_a_SOURCES = \
 	%D%/backend_cpu_forward.c \
 	%D%/backend_cpu_load.c \
 	%D%/backend_cpu_scratch.c \
+	%D%/chat.c \
 	%D%/chat.h \
+	%D%/chat_detect.c \
+	%D%/chat_internal.h \
+	%D%/chat_json.c \
+	%D%/chat_llama3.c \
+	%D%/chat_qwen3.c \
+	%D%/chat_template.c \
+	%D%/chat_template.h \
 	%D%/commit.c \
 	%D%/detokenizer.c \
 	%D%/engine.c \

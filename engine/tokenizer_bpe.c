@@ -38,8 +38,7 @@ void bpe_done(struct bpe *b)
 static struct merge_slot *find_slot(const struct bpe *b, uint32_t left, uint32_t right)
 {
     size_t i = (size_t)hash_mix64((uint64_t)left << 32 | right) & b->mask;
-    while (b->slots[i].left != TOK_NONE &&
-           (b->slots[i].left != left || b->slots[i].right != right))
+    while (b->slots[i].left != TOK_NONE && (b->slots[i].left != left || b->slots[i].right != right))
         i = (i + 1) & b->mask;
     return &b->slots[i];
 }
@@ -191,7 +190,8 @@ struct long_piece {
     uint32_t *ids, *next, *prev, *ranks, *news;
     uint64_t *heap;
 };
-#define LONG_WORDS 9 /* 32-bit words per symbol: five arrays, and a heap of 64-bit entries that
+#define LONG_WORDS                                                                                 \
+    9 /* 32-bit words per symbol: five arrays, and a heap of 64-bit entries that
                         holds at most two live entries a symbol */
 
 static size_t merge_long(const struct bpe *b, const struct long_piece *p, size_t n)

@@ -13,7 +13,13 @@
 #include "engine/gguf.h"
 #include "engine/tokenizer_internal.h"
 
-enum { TYPE_NORMAL = 1, TYPE_UNKNOWN = 2, TYPE_CONTROL = 3, TYPE_USER_DEFINED = 4, TYPE_UNUSED = 5 };
+enum {
+    TYPE_NORMAL = 1,
+    TYPE_UNKNOWN = 2,
+    TYPE_CONTROL = 3,
+    TYPE_USER_DEFINED = 4,
+    TYPE_UNUSED = 5
+};
 
 struct pre {
     const char *name;
@@ -47,8 +53,8 @@ static int find_pre(const struct gguf *g, const char *file, const struct pre **r
         return r;
     if (model.len != 4 || memcmp(model.s, "gpt2", 4))
         return ERR(err, UNSUPPORTED,
-                   "%s: \"tokenizer.ggml.model\" is \"%.*s\"; supported: gpt2 (byte-level BPE)", file,
-                   (int)(model.len < 40 ? model.len : 40), model.s);
+                   "%s: \"tokenizer.ggml.model\" is \"%.*s\"; supported: gpt2 (byte-level BPE)",
+                   file, (int)(model.len < 40 ? model.len : 40), model.s);
     r = gguf_get_str(g, "tokenizer.ggml.pre", &pre, err);
     if (r < 0)
         return r;
@@ -82,7 +88,8 @@ static int read_token(struct tokenizer *t, uint32_t id, const struct gguf_str *s
     case TYPE_CONTROL:
     case TYPE_USER_DEFINED:
         if (s->len > ADDED_MAX_BYTES)
-            return ERR(err, LIMIT, "%s: tokenizer.ggml.tokens[%" PRIu32 "] has %zu bytes, more than %d",
+            return ERR(err, LIMIT,
+                       "%s: tokenizer.ggml.tokens[%" PRIu32 "] has %zu bytes, more than %d",
                        t->name, id, s->len, ADDED_MAX_BYTES);
         r = vocab_add_raw(&t->vocab, id, s->s, s->len,
                           TOKEN_ADDED | (a.special ? TOKEN_SPECIAL : 0));
@@ -92,8 +99,9 @@ static int read_token(struct tokenizer *t, uint32_t id, const struct gguf_str *s
     case TYPE_UNUSED: /* a row of the model without a token */
         return 0;
     default:
-        return ERR(err, FORMAT, "%s: tokenizer.ggml.token_type[%" PRIu32 "] is %" PRId32
-                   ", must be from 1 to 5", t->name, id, type);
+        return ERR(err, FORMAT,
+                   "%s: tokenizer.ggml.token_type[%" PRIu32 "] is %" PRId32 ", must be from 1 to 5",
+                   t->name, id, type);
     }
     return r < 0 ? ERR_NOMEM(err) : 0;
 }
@@ -116,7 +124,8 @@ static int read_tokens(struct tokenizer *t, const struct gguf *g, struct error *
         return r;
     if (r == 0 && n_declared != n)
         return ERR(err, FORMAT,
-                   "%s: \"tokenizer.ggml.token_type\" has %" PRIu64 " entries for %" PRIu64 " tokens",
+                   "%s: \"tokenizer.ggml.token_type\" has %" PRIu64 " entries for %" PRIu64
+                   " tokens",
                    t->name, n_declared, n);
     const char *types =
         r == 0 ? gguf_array_data(g, "tokenizer.ggml.token_type", GGUF_I32, &n_types) : NULL;

@@ -138,7 +138,7 @@ int regex_translate(const char *pattern, size_t len, struct strbuf *out, const c
                     struct error *err);
 int regex_compile(const char *pattern, size_t len, pcre2_code **ret, bool *ret_jit,
                   const char *name, struct error *err);
-pcre2_match_data *regex_match_data(void);          /* NULL when out of memory */
+pcre2_match_data *regex_match_data(void);           /* NULL when out of memory */
 pcre2_match_context *regex_match_context(size_t n); /* with limits for a text of n bytes */
 
 /* ---- added tokens (tokenizer_added.c) */

@@ -88,7 +88,8 @@ static int read_added_tokens(struct tokenizer *t, const struct js_obj *root, str
     if (json_array_size(list) > MAX_ADDED)
         return ERR(err, LIMIT, "%s: \"added_tokens\" has %zu entries, more than %d", root->file,
                    json_array_size(list), MAX_ADDED);
-    json_array_foreach(list, i, v) {
+    json_array_foreach(list, i, v)
+    {
         struct js_obj o = js_root(v, root->file);
         snprintf(o.path, sizeof(o.path), "added_tokens[%zu].", i);
         if (!json_is_object(v))
@@ -116,7 +117,8 @@ static int read_added_decoder(struct tokenizer *t, const struct js_obj *config, 
     if (json_object_size(map.o) > MAX_ADDED)
         return ERR(err, LIMIT, "%s: \"added_tokens_decoder\" has %zu entries, more than %d",
                    config->file, json_object_size(map.o), MAX_ADDED);
-    json_object_foreach(map.o, key, v) {
+    json_object_foreach(map.o, key, v)
+    {
         uint32_t id;
         if (parse_u32(key, INT32_MAX, &id) < 0)
             return ERR(err, FORMAT, "%s: \"added_tokens_decoder\": key \"%s\" is not an id",
@@ -142,7 +144,8 @@ static int check_vocab(const struct tokenizer *t, const struct js_obj *model, js
     json_t *v;
     json_int_t max = -1;
     size_t n = json_object_size(vocab) + t->added.n;
-    json_object_foreach(vocab, key, v) {
+    json_object_foreach(vocab, key, v)
+    {
         json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
         if (id < 0 || id > MAX_ID)
             return ERR(err, FORMAT,
@@ -189,7 +192,8 @@ static int read_vocab(struct tokenizer *t, const struct js_obj *model, json_t *v
                           TOKEN_ADDED | (a->special ? TOKEN_SPECIAL : 0)) < 0)
             return ERR_NOMEM(err);
     }
-    json_object_foreach(vocab, key, v) {
+    json_object_foreach(vocab, key, v)
+    {
         uint32_t id = (uint32_t)json_integer_value(v);
         size_t len = strlen(key), n;
         if (t->vocab.flags[id] & TOKEN_ADDED) {
@@ -247,7 +251,8 @@ static int read_merges(struct tokenizer *t, const struct js_obj *model, struct e
     if (bpe_init(&t->bpe, json_array_size(merges)) < 0 ||
         strbuf_addf(&name, "%s: model.merges", model->file) < 0)
         return ERR_NOMEM(err);
-    json_array_foreach(merges, i, v) {
+    json_array_foreach(merges, i, v)
+    {
         r = read_merge(t, v, (uint32_t)i, name.s, err);
         if (r < 0)
             return r;
@@ -334,8 +339,8 @@ static int named_token(struct tokenizer *t, const struct js_obj *config, const c
     if (!tokenizer_find_added(t, text, n, &id))
         id = vocab_find(&t->vocab, text, n);
     if (id == TOK_NONE)
-        return ERR(err, FORMAT, "%s: \"%s\": \"%.60s\" is not in the vocabulary", config->file,
-                   key, text);
+        return ERR(err, FORMAT, "%s: \"%s\": \"%.60s\" is not in the vocabulary", config->file, key,
+                   text);
     if (tokenizer_make_special(t, id) < 0)
         return ERR_NOMEM(err);
     *ret = id;

@@ -17,14 +17,14 @@
  * such a character is settled.  A safe subset is enough; the rest takes the slow way. */
 static bool is_stable(uint32_t cp)
 {
-    return cp < 0x300 || (cp >= 0x400 && cp <= 0x482) ||   /* Latin, Cyrillic */
-           (cp >= 0x2010 && cp <= 0x203f) ||               /* dashes, quotes */
-           (cp >= 0x3001 && cp <= 0x3029) ||               /* CJK punctuation */
+    return cp < 0x300 || (cp >= 0x400 && cp <= 0x482) || /* Latin, Cyrillic */
+           (cp >= 0x2010 && cp <= 0x203f) ||             /* dashes, quotes */
+           (cp >= 0x3001 && cp <= 0x3029) ||             /* CJK punctuation */
            cp == 0x11a7 /* no trailing consonant, though utf8proc composes it as one */ ||
            (cp >= 0x3041 && cp <= 0x3096) || (cp >= 0x30a1 && cp <= 0x30fa) || /* kana */
-           (cp >= 0x4e00 && cp <= 0x9fff) ||               /* ideographs */
-           (cp >= 0xac00 && cp <= 0xd7a3) ||               /* Hangul syllables */
-           (cp >= 0xff01 && cp <= 0xff9f);                 /* full width */
+           (cp >= 0x4e00 && cp <= 0x9fff) ||                                   /* ideographs */
+           (cp >= 0xac00 && cp <= 0xd7a3) || /* Hangul syllables */
+           (cp >= 0xff01 && cp <= 0xff9f);   /* full width */
 }
 
 /* Length of the leading part of text that is stable for certain. */
@@ -100,9 +100,8 @@ static int append_stretch(const char *text, size_t len, struct strbuf *out)
         uint32_t cp = 0;
         size_t step = utf8_decode(text + i, len - i, &cp);
         int last = 0;
-        utf8proc_ssize_t k =
-            utf8proc_decompose_char((utf8proc_int32_t)cp, cps + n, DECOMPOSED_MAX,
-                                    UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &last);
+        utf8proc_ssize_t k = utf8proc_decompose_char((utf8proc_int32_t)cp, cps + n, DECOMPOSED_MAX,
+                                                     UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &last);
         if (step == 0 || k < 0 || k > 4)
             return DEDIT_E_INTERNAL; /* text was checked, and no decomposition is longer */
         i += step;
@@ -111,8 +110,8 @@ static int append_stretch(const char *text, size_t len, struct strbuf *out)
     int r = order(cps, n);
     if (r < 0)
         return r;
-    utf8proc_ssize_t m = utf8proc_normalize_utf32(cps, (utf8proc_ssize_t)n,
-                                                  UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    utf8proc_ssize_t m =
+        utf8proc_normalize_utf32(cps, (utf8proc_ssize_t)n, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
     if (m < 0)
         return DEDIT_E_INTERNAL;
     r = strbuf_reserve(out, (size_t)m * 4);

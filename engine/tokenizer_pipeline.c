@@ -36,7 +36,8 @@ static int walk_part(struct tokenizer *t, const struct walk *w, const struct js_
         return ERR(err, FORMAT, "%s: \"%s%s\" is missing", o->file, o->path, w->list);
     if (r < 0)
         return r;
-    json_array_foreach(list, i, v) {
+    json_array_foreach(list, i, v)
+    {
         struct js_obj sub = js_root(v, o->file);
         snprintf(sub.path, sizeof(sub.path), "%s.%s[%zu].", w->what, w->list, i);
         if (!json_is_object(v))
@@ -182,8 +183,8 @@ static int read_pre_tokenizer(struct tokenizer *t, const struct js_obj *root, st
 /* ---- post_processor */
 
 /* Id of a special token of a template: {"id": "<s>"} looked up in "special_tokens". */
-static int template_id(struct tokenizer *t, const struct js_obj *o, json_t *special,
-                       uint32_t *ret, struct error *err)
+static int template_id(struct tokenizer *t, const struct js_obj *o, json_t *special, uint32_t *ret,
+                       struct error *err)
 {
     const char *name = json_string_value(json_object_get(special, "id"));
     json_t *entry = name ? json_object_get(json_object_get(o->o, "special_tokens"), name) : NULL;
@@ -195,8 +196,9 @@ static int template_id(struct tokenizer *t, const struct js_obj *o, json_t *spec
                    o->file, o->path);
     json_int_t i = json_integer_value(id);
     if (i < 0 || i >= (json_int_t)t->vocab.n || !(t->vocab.flags[i] & TOKEN_PRESENT))
-        return ERR(err, FORMAT, "%s: \"%sspecial_tokens\": id %" JSON_INTEGER_FORMAT
-                   " is not in the vocabulary", o->file, o->path, i);
+        return ERR(err, FORMAT,
+                   "%s: \"%sspecial_tokens\": id %" JSON_INTEGER_FORMAT " is not in the vocabulary",
+                   o->file, o->path, i);
     *ret = (uint32_t)i;
     return 0;
 }
@@ -211,7 +213,8 @@ static int read_template(struct tokenizer *t, const struct js_obj *o, struct err
         return ERR(err, FORMAT, "%s: \"%ssingle\" is missing", o->file, o->path);
     if (r < 0)
         return r;
-    json_array_foreach(single, i, v) {
+    json_array_foreach(single, i, v)
+    {
         json_t *special = json_object_get(v, "SpecialToken");
         if (!special) {
             seen_text = true;

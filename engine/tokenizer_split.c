@@ -82,7 +82,7 @@ struct joiner {
     const char *text;
     enum split_behavior behavior;
     bool invert;
-    bool pending;         /* a range [start, end) waits for what follows */
+    bool pending; /* a range [start, end) waits for what follows */
     size_t start, end;
     bool pending_is_match; /* of the last range that went into it */
 };
@@ -138,7 +138,8 @@ static int find_regex(const struct split_step *s, struct encoder *e, const char 
     int n = PCRE2_ERROR_JIT_STACKLIMIT;
     if (s->jit)
         n = pcre2_jit_match(s->re, subject, len, from, 0, e->md, e->mctx);
-    if (n == PCRE2_ERROR_JIT_STACKLIMIT) /* a long run: the interpreter keeps its state on the heap */
+    if (n ==
+        PCRE2_ERROR_JIT_STACKLIMIT) /* a long run: the interpreter keeps its state on the heap */
         n = pcre2_match(s->re, subject, len, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, e->md,
                         e->mctx);
     if (n == PCRE2_ERROR_NOMATCH)
@@ -260,11 +261,8 @@ int split_run(struct encoder *e, size_t step, const char *piece, size_t len)
     if (step == e->t->split.n)
         return bpe_encode(e, piece, len);
     const struct split_step *s = &e->t->split.steps[step];
-    struct joiner j = {.e = e,
-                       .step = step + 1,
-                       .text = piece,
-                       .behavior = s->behavior,
-                       .invert = s->invert};
+    struct joiner j = {
+        .e = e, .step = step + 1, .text = piece, .behavior = s->behavior, .invert = s->invert};
     int r = 0;
     switch (s->kind) {
     case STEP_REGEX:

@@ -77,8 +77,7 @@ static size_t find_slot(const struct vocab *v, const char *bytes, size_t len)
 {
     for (size_t i = (size_t)XXH3_64bits(bytes, len) & v->mask;; i = (i + 1) & v->mask) {
         uint32_t id = v->slots[i];
-        if (id == TOK_NONE ||
-            (v->len[id] == len && !memcmp(v->bytes.s + v->off[id], bytes, len)))
+        if (id == TOK_NONE || (v->len[id] == len && !memcmp(v->bytes.s + v->off[id], bytes, len)))
             return i;
     }
 }

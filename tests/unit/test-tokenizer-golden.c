@@ -89,8 +89,8 @@ START_TEST(test_stream)
         _cleanup_strbuf_ struct strbuf out = {0};
         ck_assert_uint_eq(n, json_array_size(emitted));
         for (size_t i = 0; i <= n; i++) {
-            const char *want = i < n ? json_string_value(json_array_get(emitted, i))
-                                     : jsonl_str(&j, v, "flush");
+            const char *want =
+                i < n ? json_string_value(json_array_get(emitted, i)) : jsonl_str(&j, v, "flush");
             strbuf_clear(&out);
             int r = i < n ? detokenizer_push(&d, t, ids[i], 0, &out) : detokenizer_flush(&d, &out);
             ck_assert_int_eq(r, 0);

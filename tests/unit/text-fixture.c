@@ -86,7 +86,8 @@ void fixture_done(void)
 void fixture_byte_char(unsigned byte, char out[5])
 {
     unsigned n = 0;
-    bool printable = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xff && byte != 0xad);
+    bool printable =
+        (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xff && byte != 0xad);
     for (unsigned i = 0; i < byte; i++)
         n += !((i >= 0x21 && i <= 0x7e) || (i >= 0xa1 && i != 0xad));
     out[utf8_encode(printable ? byte : 0x100 + n, out)] = '\0';
@@ -100,9 +101,10 @@ char *fixture_byte_json(const char *more_added, const char *more)
     for (unsigned i = 0; i < 4; i++)
         strbuf_addf(&b, "%s{\"id\": %u, \"content\": \"%s\", \"special\": true}", i ? ", " : "",
                     256 + i, added[i]);
-    strbuf_addf(&b, "%s], \"normalizer\": null, \"pre_tokenizer\": {\"type\": \"ByteLevel\", "
-                    "\"add_prefix_space\": false, \"use_regex\": true}%s, \"model\": "
-                    "{\"type\": \"BPE\", \"merges\": [], \"vocab\": {",
+    strbuf_addf(&b,
+                "%s], \"normalizer\": null, \"pre_tokenizer\": {\"type\": \"ByteLevel\", "
+                "\"add_prefix_space\": false, \"use_regex\": true}%s, \"model\": "
+                "{\"type\": \"BPE\", \"merges\": [], \"vocab\": {",
                 more_added, more);
     for (unsigned i = 0; i < 256; i++) {
         char c[5];
@@ -137,8 +139,9 @@ char *fixture_bpe_json(const char *vocab, const char *merges, const char *model_
     bool has_pre = strstr(root_more, "\"pre_tokenizer\"") != NULL;
     strbuf_addf(&b, "{\"model\": {\"type\": \"BPE\", \"vocab\": %s, \"merges\": %s%s}%s%s}", vocab,
                 merges, model_more,
-                has_pre ? "" : ", \"pre_tokenizer\": {\"type\": \"ByteLevel\", "
-                               "\"add_prefix_space\": false, \"use_regex\": false}",
+                has_pre ? ""
+                        : ", \"pre_tokenizer\": {\"type\": \"ByteLevel\", "
+                          "\"add_prefix_space\": false, \"use_regex\": false}",
                 root_more);
     return b.s;
 }
@@ -204,10 +207,11 @@ uint64_t test_random(uint64_t *state)
 static uint32_t random_cp(uint64_t *state)
 {
     static const uint32_t ranges[][2] = {
-        {0x01, 0x7f},     {0x20, 0x7e},     {0x20, 0x7e},     {0x09, 0x0d},     {0x30, 0x39},
-        {0x80, 0x24f},    {0x300, 0x36f},   {0x370, 0x52f},   {0x5d0, 0x6ff},   {0x900, 0xdff},
-        {0x1100, 0x11ff}, {0x1e00, 0x1fff}, {0x2000, 0x206f}, {0x2190, 0x23ff}, {0x3000, 0x30ff},
-        {0x4e00, 0x9fff}, {0xac00, 0xd7a3}, {0xe000, 0xffff}, {0x10000, 0x1ffff}, {0x1f300, 0x1faff},
+        {0x01, 0x7f},       {0x20, 0x7e},        {0x20, 0x7e},       {0x09, 0x0d},
+        {0x30, 0x39},       {0x80, 0x24f},       {0x300, 0x36f},     {0x370, 0x52f},
+        {0x5d0, 0x6ff},     {0x900, 0xdff},      {0x1100, 0x11ff},   {0x1e00, 0x1fff},
+        {0x2000, 0x206f},   {0x2190, 0x23ff},    {0x3000, 0x30ff},   {0x4e00, 0x9fff},
+        {0xac00, 0xd7a3},   {0xe000, 0xffff},    {0x10000, 0x1ffff}, {0x1f300, 0x1faff},
         {0x20000, 0x3ffff}, {0xe0000, 0x10ffff},
     };
     uint64_t r = test_random(state);
