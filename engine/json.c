@@ -17,6 +17,7 @@
 /* What this thread's parse may still allocate.  Freed memory is not given back: jansson grows by
  * copying, which at most doubles the sum. */
 static _Thread_local bool budget_on, budget_spent;
+static _Thread_local bool out_of_memory; /* jansson itself reports some of these as bad text */
 static _Thread_local size_t budget;
 
 static void *budget_alloc(size_t bytes)
@@ -29,7 +30,9 @@ static void *budget_alloc(size_t bytes)
         }
         budget -= bytes + 16;
     }
-    return mem_alloc(bytes);
+    void *p = mem_alloc(bytes);
+    out_of_memory |= !p;
+    return p;
 }
 
 /* Before main(): a value must never be freed by another allocator than the one that made it. */
@@ -93,6 +96,7 @@ int js_parse(const char *text, size_t len, const char *name, json_t **ret, struc
         return ERR(err, LIMIT, "%s: too long (%zu bytes)", name, len);
     json_error_t e;
     budget_spent = false;
+    out_of_memory = false;
     budget_on = true;
     json_t *v = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
     budget_on = false;
@@ -103,7 +107,7 @@ int js_parse(const char *text, size_t len, const char *name, json_t **ret, struc
     if (budget_spent)
         return ERR(err, LIMIT, "%s: so many values in %zu bytes that they need more than %zu MiB",
                    name, len, (BUDGET_BASE + BUDGET_PER_BYTE * len) >> 20);
-    if (json_error_code(&e) == json_error_out_of_memory)
+    if (out_of_memory)
         return ERR_NOMEM(err);
     return ERR(err, FORMAT, "%s:%d:%d: %s", name, e.line, e.column, e.text);
 }

@@ -95,6 +95,9 @@ text_fixture = %D%/unit/text-fixture.c %D%/unit/text-fixture.h
 check_PROGRAMS += %D%/unit/test-tokenizer-golden
 tests_unit_test_tokenizer_golden_SOURCES = %D%/unit/test-tokenizer-golden.c $(text_fixture)
 tests_unit_test_tokenizer_golden_LDADD = $(engine_test_libs)
+check_PROGRAMS += %D%/unit/test-chat
+tests_unit_test_chat_SOURCES = %D%/unit/test-chat.c $(text_fixture)
+tests_unit_test_chat_LDADD = $(engine_test_libs)
 
 if BUILD_AMX
 tests_unit_test_matmul_SOURCES += %D%/amx-emu/amx-emu.h %D%/amx-emu/matmul-bf16.c
@@ -103,7 +106,7 @@ endif
 include tests/fuzz/local.mk
 endif
 # Reference data; the one big tokenizer is packed, and unpacked into the build folder for the tests.
-EXTRA_DIST += %D%/golden
+EXTRA_DIST += %D%/data %D%/golden
 golden_packed = \
 	%D%/golden/qwen3-tokenizer/tokenizer.json \
 	%D%/golden/smollm2-tokenizer/tokenizer.gguf
