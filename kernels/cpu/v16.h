@@ -11,11 +11,11 @@
 #include <stdint.h>
 
 #define V_INLINE static inline __attribute__((always_inline))
-/* Unrolls the following loop, whose bound is a constant once the function is inlined. */
+/* A loop to be unrolled; its bound is a constant once the function is inlined. */
 #ifdef __clang__
-#define V_UNROLL _Pragma("clang loop unroll(full)")
+#define V_FOR(i, n) _Pragma("clang loop unroll(full)") for (int i = 0; i < (n); i++)
 #else
-#define V_UNROLL _Pragma("GCC unroll 32")
+#define V_FOR(i, n) _Pragma("GCC unroll 32") for (int i = 0; i < (n); i++)
 #endif
 
 #ifdef __AVX512F__

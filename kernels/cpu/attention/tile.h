@@ -18,13 +18,44 @@
 #define S_STRIDE  (DK_ATTN_CHUNK + 16)
 #define T_QUERIES 6 /* accumulators: 6 x 4 of 32 registers (AVX-512), 6 x 2 of 16 (AVX2) */
 
+/*
+ * Sixteen elements, widened.  AVX2 takes bfloat16 apart into even and odd elements, which needs no
+ * shuffle: lanes are then in that order, until kv_in_order puts them straight (kv_apart undoes it).
+ */
 V_INLINE v16 kv_load(enum dk_kv_type t, const void *p, size_t i)
 {
     if (t == DK_KV_F32)
         return v_load((const float *)p + i);
+    if (t == DK_KV_F16)
+        return v_load_f16((const uint16_t *)p + i);
+#ifdef __AVX512F__
+    return v_load_bf16((const uint16_t *)p + i);
+#else
+    __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)((const uint16_t *)p + i));
+    return v_from_bits(
+        (v16i){_mm256_slli_epi32(x, 16), _mm256_and_si256(x, _mm256_set1_epi32(-65536))});
+#endif
+}
+V_INLINE v16 kv_in_order(enum dk_kv_type t, v16 x)
+{
+#ifndef __AVX512F__
+    if (t == DK_KV_BF16) {
+        __m256 lo = _mm256_unpacklo_ps(x.a, x.b), hi = _mm256_unpackhi_ps(x.a, x.b);
+        return (v16){_mm256_permute2f128_ps(lo, hi, 0x20), _mm256_permute2f128_ps(lo, hi, 0x31)};
+    }
+#endif
+    (void)t;
+    return x;
+}
+V_INLINE v16 kv_apart(enum dk_kv_type t, v16 x)
+{
+#ifndef __AVX512F__
     if (t == DK_KV_BF16)
-        return v_load_bf16((const uint16_t *)p + i);
-    return v_load_f16((const uint16_t *)p + i);
+        return (v16){v_in_order(_mm256_shuffle_ps(x.a, x.b, 0x88)),
+                     v_in_order(_mm256_shuffle_ps(x.a, x.b, 0xdd))};
+#endif
+    (void)t;
+    return x;
 }
 
 V_INLINE float kv_load1(enum dk_kv_type t, const void *p, size_t i)
@@ -35,35 +66,60 @@ V_INLINE float kv_load1(enum dk_kv_type t, const void *p, size_t i)
     return t == DK_KV_BF16 ? dk_bf16_to_f32(h) : _cvtsh_ss(h);
 }
 
+/*
+ * Decoding streams K and V once from memory, with little arithmetic between: lines of the fourth
+ * next block are asked for while this one's are used.  Every list of blocks goes on for T_AHEAD
+ * blocks (what comes next, or anything valid), which are prefetched but not read.
+ */
+#define T_AHEAD 4
+V_INLINE void ahead(const void *block, size_t elem, enum dk_kv_type t)
+{
+    _mm_prefetch((const char *)block + elem * (t == DK_KV_F32 ? 4 : 2), _MM_HINT_T1);
+}
+
+#ifndef __AVX512F__
+/* The same pointer, without the compiler knowing: sixteen registers hold twelve accumulators, K's
+ * two and one broadcast, but not the broadcasts of the last block too; so these are loaded again. */
+V_INLINE const float *again(const float *p)
+{
+    __asm__ volatile("" : "+r"(p));
+    return p;
+}
+#endif
+
 /* s[j][16 b ..] = scale * (q[j] . K of block b), nq queries, nb blocks; both constants. */
 V_INLINE void score_tile(const int nq, const int nb, const enum dk_kv_type t, const float *q,
                          const void *const *kb, uint32_t hd, float scale, float *s)
 {
     v16 acc[T_QUERIES][4];
-    V_UNROLL
-    for (int j = 0; j < nq; j++)
-        V_UNROLL
-    for (int b = 0; b < nb; b++)
-        acc[j][b] = v_zero();
+    V_FOR (j, nq)
+        V_FOR (b, nb)
+            acc[j][b] = v_zero();
     for (size_t d = 0; d < hd; d++) {
         v16 k[4];
-        V_UNROLL
-        for (int b = 0; b < nb; b++)
+        V_FOR (b, nb)
+            ahead(kb[T_AHEAD + b], d * DK_KV_BLOCK, t);
+#ifdef __AVX512F__
+        V_FOR (b, nb)
             k[b] = kv_load(t, kb[b], d * DK_KV_BLOCK);
-        V_UNROLL
-        for (int j = 0; j < nq; j++) {
+        V_FOR (j, nq) {
             v16 x = v_set1(q[j * Q_STRIDE + d]);
-            V_UNROLL
-            for (int b = 0; b < nb; b++)
+            V_FOR (b, nb)
                 acc[j][b] = v_fma(x, k[b], acc[j][b]);
         }
+#else
+        V_FOR (b, nb) {
+            const float *qb = again(q);
+            k[b] = kv_load(t, kb[b], d * DK_KV_BLOCK);
+            V_FOR (j, nq)
+                acc[j][b] = v_fma(v_set1(qb[j * Q_STRIDE + d]), k[b], acc[j][b]);
+        }
+#endif
     }
     v16 f = v_set1(scale);
-    V_UNROLL
-    for (int j = 0; j < nq; j++)
-        V_UNROLL
-    for (int b = 0; b < nb; b++)
-        v_store(s + j * S_STRIDE + b * 16, v_mul(acc[j][b], f));
+    V_FOR (j, nq)
+        V_FOR (b, nb)
+            v_store(s + j * S_STRIDE + b * 16, kv_in_order(t, v_mul(acc[j][b], f)));
 }
 
 /*
@@ -75,34 +131,40 @@ V_INLINE void value_tile(const int nq, const int nv, const enum dk_kv_type t, co
                          const void *const *vb, uint32_t run, uint32_t n, size_t row_elems,
                          size_t d0, float *a, bool fresh)
 {
+    const int lines = t == DK_KV_F32 ? nv : (nv + 1) / 2; /* of the cache, in nv vectors */
     v16 acc[T_QUERIES][4];
-    V_UNROLL
-    for (int j = 0; j < nq; j++)
-        V_UNROLL
-    for (int i = 0; i < nv; i++)
-        acc[j][i] = fresh ? v_zero() : v_load(a + j * Q_STRIDE + d0 + i * 16);
+    V_FOR (j, nq)
+        V_FOR (i, nv)
+            acc[j][i] = fresh ? v_zero() : kv_apart(t, v_load(a + j * Q_STRIDE + d0 + i * 16));
     for (uint32_t p = 0; p < n;) {
-        const void *block = *vb++;
+        const void *block = *vb, *next = vb[T_AHEAD];
+        vb++;
         uint32_t end = n - p < run ? n : p + run;
         for (size_t at = d0; p < end; p++, at += row_elems) {
             v16 v[4];
-            V_UNROLL
-            for (int i = 0; i < nv; i++)
+            V_FOR (i, lines)
+                ahead(next, at + (size_t)i * (t == DK_KV_F32 ? 16 : 32), t);
+#ifdef __AVX512F__
+            V_FOR (i, nv)
                 v[i] = kv_load(t, block, at + (size_t)i * 16);
-            V_UNROLL
-            for (int j = 0; j < nq; j++) {
+            V_FOR (j, nq) {
                 v16 x = v_set1(e[j * S_STRIDE + p]);
-                V_UNROLL
-                for (int i = 0; i < nv; i++)
+                V_FOR (i, nv)
                     acc[j][i] = v_fma(x, v[i], acc[j][i]);
             }
+#else
+            V_FOR (i, nv) {
+                const float *ei = again(e);
+                v[i] = kv_load(t, block, at + (size_t)i * 16);
+                V_FOR (j, nq)
+                    acc[j][i] = v_fma(v_set1(ei[j * S_STRIDE + p]), v[i], acc[j][i]);
+            }
+#endif
         }
     }
-    V_UNROLL
-    for (int j = 0; j < nq; j++)
-        V_UNROLL
-    for (int i = 0; i < nv; i++)
-        v_store(a + j * Q_STRIDE + d0 + i * 16, acc[j][i]);
+    V_FOR (j, nq)
+        V_FOR (i, nv)
+            v_store(a + j * Q_STRIDE + d0 + i * 16, kv_in_order(t, acc[j][i]));
 }
 
 /* The dimensions behind the last whole sixteen. */

@@ -27,7 +27,8 @@ struct work {
     float u[TILE * S_STRIDE];     /* scores of whole blocks that tails touch */
     float wide[4 * DK_KV_BLOCK * DK_MAX_HEAD_DIM];
     float m[TILE], l[TILE], m_new[TILE], l_new[TILE];
-    const void *kb[CHUNK_BLOCKS], *vb[DK_ATTN_CHUNK];
+    /* Blocks of K, of V (or single positions), and behind them what is wanted next. */
+    const void *kb[CHUNK_BLOCKS + T_AHEAD], *vb[DK_ATTN_CHUNK + T_AHEAD];
     uint16_t pick[TILE][DK_ATTN_CHUNK]; /* per row and tail position: index into u */
 };
 _Static_assert(sizeof(struct work) <= DK_SCRATCH_BYTES, "attention's scratch");
@@ -116,8 +117,9 @@ static void values(const struct tile *t, uint32_t q0, uint32_t nq, const void **
                    uint32_t p, uint32_t n, bool fresh)
 {
     uint32_t hd = t->kv->head_dim, pass = pass_size(nq);
-    /* Several passes: as many runs at a time as stay in the L1 cache. */
-    uint32_t step = nq <= T_QUERIES ? n : (hd <= 64 ? 4u : hd <= 128 ? 2u : 1u) * run;
+    /* Several passes over the same V: as many positions at a time as stay in the L1 cache. */
+    bool once = nq <= T_QUERIES && hd <= 16u * (uint32_t)tile_width((int)nq);
+    uint32_t step = once || run == 1 ? n : (hd <= 64 ? 4u : hd <= 128 ? 2u : 1u) * run;
     for (uint32_t i = 0; i < n; i += step, vb += step / run) {
         uint32_t k = n - i < step ? n - i : step;
         enum dk_kv_type type = widen_blocks(t, nq, vb, (k + run - 1) / run);
@@ -175,6 +177,8 @@ static void scores_tail(const struct tile *t, uint32_t r0, uint32_t p0)
         while (first < r && from[first] == next[first])
             first++;
         uint32_t nh = t->n_heads;
+        for (uint32_t b = 0; b < T_AHEAD; b++)
+            w->kb[n_blocks + b] = w->kb[0];
         scores(t, first * nh, (r - first) * nh, w->kb, n_blocks, w->u);
         for (uint32_t i = first; i < r; i++)
             for (uint32_t h = 0; h < nh; h++) {
@@ -230,11 +234,26 @@ static void merge(struct work *w, uint32_t j, uint32_t hd, bool first)
         v_store(a + d, v_fma(v_load(b + d), x1, v_mul(v_load(a + d), x0)));
 }
 
+/* What is read behind this chunk's V: the next chunk's K, or that of the next group of heads. */
+static void following_k(const struct tile *t, uint32_t p0, const void **out)
+{
+    const struct dk_attn_row *row = &t->rows[t->n_rows - 1];
+    uint32_t end = row->tail_start < row->n_vis ? row->tail_start : row->n_vis;
+    struct tile next = *t;
+    p0 += DK_ATTN_CHUNK;
+    if (p0 >= end) {
+        p0 = 0;
+        next.kv_head = (t->kv_head + 1) % t->kv->n_kv_heads;
+    }
+    for (uint32_t b = 0; b < T_AHEAD; b++, p0 += DK_KV_BLOCK)
+        out[b] = p0 < end ? kv_ptr(&next, t->kv->k, row->blocks[p0 / DK_KV_BLOCK], 0) : t->kv->k;
+}
+
 static void one_chunk(const struct tile *t, uint32_t r0, uint32_t p0)
 {
     struct work *w = t->w;
     uint32_t nh = t->n_heads, longest = 0, shared = DK_ATTN_CHUNK, q0 = r0 * nh;
-    const uint32_t *blocks = NULL;
+    const uint32_t *blocks = t->rows[r0].blocks;
     bool tails = false;
     for (uint32_t r = r0; r < t->n_rows; r++) {
         uint32_t plain = seen_plain(&t->rows[r], p0);
@@ -243,11 +262,13 @@ static void one_chunk(const struct tile *t, uint32_t r0, uint32_t p0)
         if (plain < shared)
             shared = plain;
         tails |= plain < seen(&t->rows[r], p0);
-        blocks = t->rows[r].blocks;
     }
     uint32_t n_blocks = (longest + DK_KV_BLOCK - 1) / DK_KV_BLOCK;
     for (uint32_t b = 0; b < n_blocks; b++)
         w->kb[b] = kv_ptr(t, t->kv->k, blocks[p0 / DK_KV_BLOCK + b], 0);
+    for (uint32_t b = 0; b < T_AHEAD && n_blocks; b++)
+        w->kb[n_blocks + b] =
+            kv_ptr(t, t->kv->v, blocks[p0 / DK_KV_BLOCK + (b < n_blocks ? b : 0)], 0);
     scores(t, q0, t->n_rows * nh - q0, w->kb, n_blocks, w->s);
     if (tails)
         scores_tail(t, r0, p0);
@@ -259,6 +280,7 @@ static void one_chunk(const struct tile *t, uint32_t r0, uint32_t p0)
     /* What all rows see of the whole blocks, then each row's own rest. */
     for (uint32_t b = 0; b * DK_KV_BLOCK < shared; b++)
         w->vb[b] = kv_ptr(t, t->kv->v, blocks[p0 / DK_KV_BLOCK + b], 0);
+    following_k(t, p0, w->vb + (shared + DK_KV_BLOCK - 1) / DK_KV_BLOCK);
     if (shared)
         values(t, q0, t->n_rows * nh - q0, w->vb, DK_KV_BLOCK, 0, shared, true);
     for (uint32_t r = r0; r < t->n_rows; r++) {
@@ -270,6 +292,8 @@ static void one_chunk(const struct tile *t, uint32_t r0, uint32_t p0)
                                 : row->tail[p - row->tail_start];
             w->vb[k] = kv_ptr(t, t->kv->v, slot / DK_KV_BLOCK, slot % DK_KV_BLOCK);
         }
+        for (uint32_t i = 0; i < T_AHEAD; i++)
+            w->vb[k + i] = w->vb[0];
         for (uint32_t h = 0; k && h < nh; h += T_QUERIES)
             values(t, r * nh + h, nh - h < T_QUERIES ? nh - h : T_QUERIES, w->vb, 1, shared, k,
                    shared == 0);

@@ -89,8 +89,7 @@ V_INLINE void philox_32_words(v16i out[2], uint32_t block, const uint32_t ctr[3]
 #ifdef __AVX512F__
     struct ph_state s = {
         _mm512_add_epi64(ph_set1(block), _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7)), c1, c2, c3};
-    V_UNROLL
-    for (int r = 0; r < 10; r++)
+    V_FOR (r, 10)
         ph_round(&s, ph_set1(k->k0[r]), ph_set1(k->k1[r]));
     ph w01 = _mm512_mask_blend_epi32(0xaaaa, s.c0, _mm512_slli_epi64(s.c1, 32));
     ph w23 = _mm512_mask_blend_epi32(0xaaaa, s.c2, _mm512_slli_epi64(s.c3, 32));
@@ -102,14 +101,12 @@ V_INLINE void philox_32_words(v16i out[2], uint32_t block, const uint32_t ctr[3]
                              c2, c3};
     s[1] = (struct ph_state){_mm256_add_epi64(ph_set1(block), _mm256_setr_epi64x(4, 6, 5, 7)), c1,
                              c2, c3};
-    V_UNROLL
-    for (int r = 0; r < 10; r++) {
+    V_FOR (r, 10) {
         ph k0 = ph_set1(k->k0[r]), k1 = ph_set1(k->k1[r]);
         ph_round(&s[0], k0, k1);
         ph_round(&s[1], k0, k1);
     }
-    V_UNROLL
-    for (int i = 0; i < 2; i++) {
+    V_FOR (i, 2) {
         ph w01 = _mm256_blend_epi32(s[i].c0, _mm256_slli_epi64(s[i].c1, 32), 0xaa);
         ph w23 = _mm256_blend_epi32(s[i].c2, _mm256_slli_epi64(s[i].c3, 32), 0xaa);
         out[i].a = _mm256_unpacklo_epi64(w01, w23);
