@@ -186,6 +186,31 @@ int sink_tokens(void *arg, struct request *r, const struct engine_token *t, size
     return e;
 }
 
+void sink_flush_text(struct job *j, const char *text, size_t len)
+{
+    struct error err = {0};
+    void *p = NULL;
+
+    if (!len)
+        return;
+    if (!j->slot) {
+        if (!j->output_cut && strbuf_add(&j->output, text, len) < 0)
+            j->output_cut = true;
+        return;
+    }
+    uint32_t size = round8(sizeof(struct ring_tokens) + len);
+    if (!j->want_text || j->slot->broken || size > RING_MAX_RECORD ||
+        ring_reserve(&j->slot->ring, size, &p, &err) != 0)
+        return;
+    struct ring_tokens *rec = p;
+    memset((char *)p + size - 8, 0, 8);
+    *rec = (struct ring_tokens){.rec = {.size = size, .type = RING_TOKENS},
+                                .round = j->round,
+                                .text_bytes = (uint32_t)len,
+                                .first_index = j->n_tokens};
+    memcpy(rec + 1, text, len);
+}
+
 bool sink_can_resume(struct job *j)
 {
     struct error err = {0};
