@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/clock.h"
 #include "base/log.h"
 #include "daemon/sink.h"
 #include "daemon/slot.h"
@@ -17,7 +16,8 @@
 struct engine_thread {
     pthread_t thread;
     struct queue *orders, *reports;
-    struct served *served; /* engine thread */
+    struct served *served; /* engine thread, like all below up to progress */
+    struct job *ended;
     bool stop;
     uint64_t progress; /* relaxed */
     uint32_t busy;     /* relaxed */
@@ -35,11 +35,23 @@ static void report(enum engine_report type, void *object)
 
 /* ---- jobs ------------------------------------------------------------------------------------------ */
 
+/* The ring has its last record; the loop is told once the engine has let go of the request. */
 static void end_job(struct job *j)
 {
     job_set_cancel_error(j);
     sink_end(j);
-    report(REPORT_ENDED, j);
+    j->ended_next = self->ended;
+    self->ended = j;
+}
+
+static void reap(struct engine_thread *t)
+{
+    while (t->ended) {
+        struct job *j = t->ended;
+        t->ended = j->ended_next;
+        j->request = request_free(j->request);
+        report(REPORT_ENDED, j);
+    }
 }
 
 static void on_finished(void *arg, struct request *r, const struct engine_finish *f)
@@ -63,11 +75,25 @@ static bool has_ended(const struct job *j)
     return j->finish != FINISH_NONE;
 }
 
+static struct served *served_of(const struct job *j)
+{
+    struct served *s = self->served;
+    while (s && s->model != j->model)
+        s = s->next;
+    return s;
+}
+
 static int on_tokens(void *arg, struct request *r, const struct engine_token *t, size_t n)
 {
-    int e = sink_tokens(arg, r, t, n);
-    if (e > 0)
-        report(REPORT_STALLED, arg);
+    struct job *j = arg;
+    int e = sink_tokens(j, r, t, n);
+    if (e > 0 && j->slot && j->slot->broken) {
+        struct served *s = served_of(j); /* its cursor lies: nothing can be delivered any more */
+        if (s)
+            engine_cancel(s->engine, r);
+    } else if (e > 0) {
+        report(REPORT_STALLED, j);
+    }
     return e;
 }
 
@@ -98,14 +124,6 @@ static void submit(struct job *j, struct served *s)
     }
 }
 
-static struct served *served_of(struct job *j)
-{
-    struct served *s = self->served;
-    while (s && s->model != j->model)
-        s = s->next;
-    return s;
-}
-
 static void cancel(struct job *j, enum job_cancel why)
 {
     if (has_ended(j))
@@ -125,6 +143,7 @@ static void resume(struct job *j)
     if (s && sink_can_resume(j)) {
         s->idle = false;
         engine_resume(s->engine, j->request);
+        report(REPORT_RESUMED, j);
     } else if (j->slot && j->slot->broken) {
         cancel(j, JOB_CANCEL_CLIENT);
     }
@@ -217,6 +236,7 @@ static bool step_all(struct engine_thread *t)
             continue;
         struct error err = {0};
         int r = engine_step(s->engine, &err);
+        reap(t);
         __atomic_fetch_add(&t->progress, 1, __ATOMIC_RELAXED);
         if (r < 0)
             log_write(LOG_LEVEL_ERR, "engine", NULL, "step failed: %s", err.msg);
@@ -238,6 +258,7 @@ static void *run(void *arg)
         struct message m;
         while (queue_pop(t->orders, &m)) {
             obey(t, m);
+            reap(t);
             __atomic_fetch_add(&t->progress, 1, __ATOMIC_RELAXED);
             more = true;
         }

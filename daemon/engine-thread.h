@@ -24,7 +24,8 @@ enum engine_order {
 /* Engine -> loop. */
 enum engine_report {
     REPORT_ENDED,    /* object: job; the engine and the ring are done with it */
-    REPORT_STALLED,  /* object: job, may have moved on already */
+    REPORT_STALLED,  /* object: job: parked until its reader moves */
+    REPORT_RESUMED,  /* object: job: goes on */
     REPORT_DETACHED, /* object: struct served; its engine is free */
 };
 

@@ -53,6 +53,7 @@ struct job {
     uint64_t uid_namespace;             /* prefix cache */
     uint64_t prompt_bytes, kv_blocks;   /* charged to the account */
     bool kv_charged;
+    uint64_t stalled_since_ns;          /* 0: its reader keeps up */
 
     /* ---- the prompt; worker while PREPARING, constant afterwards */
     enum job_prompt prompt_kind;
@@ -74,9 +75,9 @@ struct job {
 
     /* ---- engine thread while RUNNING */
     struct request *request;
+    struct job *ended_next; /* the engine has ended it, the report comes after the step */
     bool stalled;
     bool resume_asked;       /* loop thread: a Resume message is under way */
-    uint64_t stalled_since_ns;
     uint32_t n_tokens;       /* given to the reader so far */
     uint64_t round;
     bool in_reasoning;

@@ -8,7 +8,6 @@
 
 #include <string.h>
 
-#include "base/clock.h"
 #include "daemon/slot.h"
 
 /* Tokens of a later commit that must find room: the largest record, twice (text of a flush). */
@@ -179,10 +178,8 @@ int sink_tokens(void *arg, struct request *r, const struct engine_token *t, size
         stop_ring(j, &err);
         return 1;
     }
-    if (e > 0) {
+    if (e > 0)
         j->stalled = true;
-        j->stalled_since_ns = clock_now_ns();
-    }
     return e;
 }
 
