@@ -10,5 +10,6 @@ struct slot {
     uint32_t number;
     struct job *job;         /* NULL when free */
     bool released;           /* the client said so, or nothing was left in it */
+    bool announced;          /* the client has its descriptors */
     bool broken;             /* the client's cursor made no sense: never used again */
 };

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The models that the daemon knows, loaded or not.  Loop thread; loading happens on the loader's. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "daemon/config.h"
+#include "daemon/engine-thread.h"
+#include "daemon/fair.h"
+
+struct server;
+struct peer;
+
+enum model_state { MODEL_UNLOADED, MODEL_LOADING, MODEL_READY, MODEL_DRAINING, MODEL_FAILED };
+const char *model_state_name(enum model_state s);
+
+/* A peer's LoadModel or UnloadModel that is answered when the model has settled. */
+struct model_waiter {
+    struct model_waiter *next;
+    struct peer *peer; /* NULL once it is gone */
+    uint64_t tag;
+    bool unload;
+};
+
+struct model {
+    struct model *next;
+    char *name, *path;
+    struct model_config_entry config; /* own copies of the strings */
+    bool configured;                  /* in the configuration; else made by LoadModel */
+    bool is_default;
+    enum model_state state;
+    struct served *served;            /* READY, DRAINING */
+    const struct tokenizer *tokenizer; /* of the served engine, immutable */
+    enum chat_format format;
+    bool has_format;
+    uint32_t vocab, max_context, max_running;
+    struct backend_memory memory;
+    char numeric_class[64], family[16];
+    struct error error;               /* of the last load */
+    uint32_t progress_percent;        /* relaxed atomic, written by the loader */
+    struct fair_queue waiting;        /* WAITING for the load */
+    struct fair_queue queue;          /* QUEUED */
+    uint32_t running;                 /* jobs that the engine thread has */
+    uint32_t preparing;               /* jobs whose worker uses the tokenizer */
+    uint64_t last_used_ns;
+    struct model_waiter *waiters;
+};
+
+int models_init(struct server *s, struct error *err);  /* from the configuration */
+void models_done(struct server *s);
+/* name NULL or "": the default model.  NULL: no such model. */
+struct model *models_find(struct server *s, const char *name);
+uint32_t models_loaded(const struct server *s); /* loading ones included */
+uint64_t models_memory(const struct server *s);
+/* Starts loading; evicts idle models where max_models or memory_limit ask for it.  BUSY when every
+ * loaded model is in use; a load that fails later changes nothing else. */
+int models_load(struct server *s, struct model *m, struct error *err);
+/* A model for LoadModel{name, path}: known by name, or new. */
+int models_add(struct server *s, const char *name, const char *path, struct model **ret,
+               struct error *err);
+/* No new jobs; unloads when the last one has ended. */
+void models_unload(struct server *s, struct model *m);
+/* Continues an unload (called whenever a job of the model ends). */
+void models_settle(struct server *s, struct model *m);
+int model_add_waiter(struct model *m, struct peer *p, uint64_t tag, bool unload, struct error *err);
+void models_forget_peer(struct server *s, struct peer *p);
+/* Readers of the loader's and the engine thread's reports. */
+void models_on_loaded(struct server *s);
+void models_on_detached(struct server *s, struct served *served);
