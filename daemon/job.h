@@ -64,7 +64,8 @@ struct job {
     struct chat_message *messages;
     size_t n_messages;
     struct chat_options chat;
-    enum chat_format format;
+    enum chat_format format;   /* the client's wish (has_format), else the model's */
+    bool has_format;
     uint32_t *ids; /* into token_list below, or the arena */
     size_t n_ids;
     struct token_list tokens;

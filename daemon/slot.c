@@ -37,7 +37,8 @@ int slot_take(struct peer *p, uint32_t bytes, struct slot **ret, bool *ret_new, 
             place = i < place ? i : place;
             continue;
         }
-        if (p->slots[i]->broken && !p->slots[i]->job) {
+        /* Its descriptors may still wait in a packet that the peer has not taken. */
+        if (p->slots[i]->broken && !p->slots[i]->job && !p->out_first) {
             slot_free(s, p->slots[i], p->account);
             p->slots[i] = NULL;
             place = i < place ? i : place;

@@ -147,7 +147,12 @@ static void arena_no_free(void *data, void *p)
 
 int wire_arena_init(struct wire_arena *a)
 {
-    a->arena = arena_new(WIRE_MAX_UNPACKED);
+    return wire_arena_init_limit(a, WIRE_MAX_UNPACKED);
+}
+
+int wire_arena_init_limit(struct wire_arena *a, size_t limit_bytes)
+{
+    a->arena = arena_new(limit_bytes);
     a->allocator = (ProtobufCAllocator){arena_hook, arena_no_free, a->arena};
     return a->arena ? 0 : DEDIT_E_NOMEM;
 }

@@ -50,6 +50,7 @@ struct wire_arena {
     ProtobufCAllocator allocator;
 };
 int wire_arena_init(struct wire_arena *a); /* 0 or DEDIT_E_NOMEM */
+int wire_arena_init_limit(struct wire_arena *a, size_t limit_bytes);
 void wire_arena_done(struct wire_arena *a);
 #define _cleanup_wire_arena_ _cleanup_(wire_arena_done)
 
