@@ -23,6 +23,8 @@
 struct peer;
 struct model;
 struct slot;
+struct server;
+struct loop_timer;
 
 enum job_state { JOB_PREPARING, JOB_WAITING, JOB_QUEUED, JOB_RUNNING, JOB_ENDED };
 enum job_prompt { JOB_TEXT, JOB_IDS, JOB_CHAT };
@@ -53,7 +55,10 @@ struct job {
     uint64_t uid_namespace;             /* prefix cache */
     uint64_t prompt_bytes, kv_blocks;   /* charged to the account */
     bool kv_charged;
+    bool accepted;       /* Accepted was sent: the end is an event, not an answer */
     uint64_t stalled_since_ns;          /* 0: its reader keeps up */
+    struct loop_timer *timer;           /* the earliest of deadline, queue time and stall */
+    struct server *server;
 
     /* ---- the prompt; worker while PREPARING, constant afterwards */
     enum job_prompt prompt_kind;

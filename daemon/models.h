@@ -46,9 +46,13 @@ struct model {
     uint32_t preparing;               /* jobs whose worker uses the tokenizer */
     uint64_t last_used_ns;
     struct model_waiter *waiters;
+    bool load_waits;                  /* LOADING, but an eviction must end first */
+    bool detaching;                   /* the engine thread is freeing the engine */
 };
 
-int models_init(struct server *s, struct error *err);  /* from the configuration */
+int models_init(struct server *s, struct error *err);  /* from the configuration; preloads */
+int models_apply(struct server *s, struct error *err); /* a new configuration */
+void models_load_task(void *task);                     /* the loader's work */
 void models_done(struct server *s);
 /* name NULL or "": the default model.  NULL: no such model. */
 struct model *models_find(struct server *s, const char *name);

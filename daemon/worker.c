@@ -13,6 +13,7 @@ struct worker {
     pthread_t thread;
     void (*fn)(void *object);
     struct queue *in, *out;
+    bool stopped;
 };
 
 static void *run(void *arg)
@@ -67,14 +68,23 @@ int worker_new(const char *name, size_t capacity, void (*fn)(void *object), stru
     return 0;
 }
 
+struct queue *worker_drain(struct worker *w)
+{
+    struct message stop = {0};
+    if (!w->stopped) {
+        while (!queue_push(w->in, stop))
+            ; /* full for as long as the worker is busy */
+        pthread_join(w->thread, NULL);
+        w->stopped = true;
+    }
+    return w->out;
+}
+
 struct worker *worker_free(struct worker *w)
 {
     if (!w)
         return NULL;
-    struct message stop = {0};
-    while (!queue_push(w->in, stop))
-        ;
-    pthread_join(w->thread, NULL);
+    worker_drain(w);
     queue_free(w->in);
     queue_free(w->out);
     mem_free(w);
