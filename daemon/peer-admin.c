@@ -7,7 +7,7 @@
 #include "daemon/peer.h"
 #include "daemon/server.h"
 
-#include "config.h"
+#include <config.h>
 
 static void fill_model(const struct peer *p, const struct model *m, Dedit__Wire__Model *w)
 {

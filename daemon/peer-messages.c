@@ -5,7 +5,7 @@
 #include "daemon/peer.h"
 #include "daemon/server.h"
 
-#include "config.h"
+#include <config.h>
 
 static void hello(struct peer *p, uint64_t tag, const Dedit__Wire__Hello *h)
 {

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/listen.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "proto/packet.h"
+
+#define BACKLOG 512
+
+/* 1: took the socket that systemd passed; 0: there is none. */
+static int inherited(struct listener *l, int *ret_fd, struct error *err)
+{
+    int n = sd_listen_fds(1); /* clears LISTEN_* for children; wrong LISTEN_PID: 0 */
+    if (n < 0)
+        return ERR(err, INVALID, "LISTEN_FDS: %s", strerror(-n));
+    if (n == 0)
+        return 0;
+    if (n != 1)
+        return ERR(err, INVALID, "LISTEN_FDS: %d descriptors were passed, must be 1", n);
+    int fd = SD_LISTEN_FDS_START;
+    if (sd_is_socket(fd, AF_UNIX, SOCK_SEQPACKET, 1) <= 0)
+        return ERR(err, INVALID,
+                   "LISTEN_FDS: descriptor %d is no listening AF_UNIX SOCK_SEQPACKET socket "
+                   "(ListenSequentialPacket=)",
+                   fd);
+    struct sockaddr_un a = {0};
+    socklen_t len = sizeof a;
+    if (getsockname(fd, (struct sockaddr *)&a, &len) == 0)
+        snprintf(l->path, sizeof l->path, "%.*s", (int)sizeof a.sun_path, a.sun_path);
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+    *ret_fd = fd;
+    return 1;
+}
+
+static int standard_path(struct listener *l, const struct config *c, struct error *err)
+{
+    const char *run = getenv("XDG_RUNTIME_DIR");
+    char path[4096];
+    int n;
+
+    if (c->socket_path && *c->socket_path)
+        n = snprintf(path, sizeof path, "%s", c->socket_path);
+    else if (geteuid() != 0 && run && *run)
+        n = snprintf(path, sizeof path, "%s/dedit/dedit.sock", run);
+    else
+        n = snprintf(path, sizeof path, "/run/dedit/dedit.sock");
+    if (n < 0 || (size_t)n > WIRE_MAX_PATH)
+        return ERR(err, LIMIT, "socket path %.300s: %d bytes, the limit is %u", path, n,
+                   WIRE_MAX_PATH);
+    memcpy(l->path, path, (size_t)n + 1);
+    return 0;
+}
+
+/* The folder of a standard path is made; a folder that the user named must exist. */
+static int make_folder(const struct listener *l, const struct config *c, struct error *err)
+{
+    char dir[sizeof l->path];
+    snprintf(dir, sizeof dir, "%s", l->path);
+    char *slash = strrchr(dir, '/');
+    if (!slash || slash == dir)
+        return 0;
+    *slash = 0;
+    struct stat st;
+    if (stat(dir, &st) < 0) {
+        if (errno != ENOENT || (c->socket_path && *c->socket_path) || mkdir(dir, 0755) < 0)
+            return ERR(err, IO, "folder of the socket %s: %s", dir, strerror(errno));
+        return 0;
+    }
+    if (!S_ISDIR(st.st_mode))
+        return ERR(err, IO, "folder of the socket %s: not a folder", dir);
+    if (access(dir, W_OK) < 0)
+        return ERR(err, IO, "folder of the socket %s: %s (uid %u)", dir, strerror(errno),
+                   (unsigned)geteuid());
+    return 0;
+}
+
+/* One daemon a path: the lock is held for the daemon's life and goes with it. */
+static int lock(struct listener *l, struct error *err)
+{
+    char path[sizeof l->path + 8];
+    snprintf(path, sizeof path, "%s.lock", l->path);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return ERR(err, IO, "%s: %s", path, strerror(errno));
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        int e = errno;
+        fd_close(fd);
+        if (e == EWOULDBLOCK)
+            return ERR(err, BUSY, "%s: another dedit-d serves this socket", l->path);
+        return ERR(err, IO, "%s: %s", path, strerror(e));
+    }
+    l->lock_fd = fd;
+    return 0;
+}
+
+/* A file at the path that is not a socket, or a socket that somebody listens on, stays. */
+static int clear_stale(const struct listener *l, const struct sockaddr_un *a, struct error *err)
+{
+    struct stat st;
+    if (lstat(l->path, &st) < 0)
+        return errno == ENOENT ? 0 : ERR(err, IO, "%s: %s", l->path, strerror(errno));
+    if (!S_ISSOCK(st.st_mode))
+        return ERR(err, BUSY, "%s: exists and is no socket", l->path);
+    _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return ERR(err, IO, "socket: %s", strerror(errno));
+    if (connect(fd, (const struct sockaddr *)a, sizeof *a) == 0 || errno == EPROTOTYPE ||
+        errno == EAGAIN)
+        return ERR(err, BUSY, "%s: another program listens there", l->path);
+    if (errno != ECONNREFUSED)
+        return ERR(err, IO, "%s: %s", l->path, strerror(errno));
+    if (unlink(l->path) < 0)
+        return ERR(err, IO, "removing the stale socket %s: %s", l->path, strerror(errno));
+    return 0;
+}
+
+static int set_access(const struct listener *l, const struct config *c, struct error *err)
+{
+    if (c->socket_group && *c->socket_group) {
+        const struct group *g = getgrnam(c->socket_group);
+        if (!g)
+            return ERR(err, NOT_FOUND, "socket_group: there is no group %s", c->socket_group);
+        if (chown(l->path, (uid_t)-1, g->gr_gid) < 0)
+            return ERR(err, IO, "socket_group: %s: %s", l->path, strerror(errno));
+    }
+    if (chmod(l->path, c->socket_mode) < 0)
+        return ERR(err, IO, "socket_mode: %s: %s", l->path, strerror(errno));
+    return 0;
+}
+
+int listener_open(struct listener *l, const struct config *c, int *ret_fd, struct error *err)
+{
+    struct sockaddr_un a;
+    l->lock_fd = -1;
+    int r = inherited(l, ret_fd, err);
+    if (r != 0)
+        return r < 0 ? r : 0;
+    r = standard_path(l, c, err);
+    if (r == 0)
+        r = wire_address(l->path, &a, err);
+    if (r == 0)
+        r = make_folder(l, c, err);
+    if (r == 0)
+        r = lock(l, err);
+    if (r == 0)
+        r = clear_stale(l, &a, err);
+    if (r < 0)
+        return r;
+    _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return ERR(err, IO, "socket: %s", strerror(errno));
+    /* Nobody may connect before the mode is as configured. */
+    mode_t old = umask(0177);
+    int e = bind(fd, (const struct sockaddr *)&a, sizeof a);
+    int why = errno;
+    umask(old);
+    if (e < 0)
+        return ERR(err, IO, "%s: %s", l->path, strerror(why));
+    l->own = true;
+    r = set_access(l, c, err);
+    if (r < 0)
+        return r;
+    if (listen(fd, BACKLOG) < 0)
+        return ERR(err, IO, "%s: %s", l->path, strerror(errno));
+    *ret_fd = TAKE_FD(fd);
+    return 0;
+}
+
+void listener_close(struct listener *l)
+{
+    if (l->own)
+        unlink(l->path);
+    l->own = false;
+    l->lock_fd = fd_close(l->lock_fd);
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The listening socket: inherited from systemd, or made here and removed at the end. */
+#pragma once
+
+#include <stdbool.h>
+
+#include "base/error.h"
+#include "daemon/config.h"
+
+struct listener {
+    char path[128]; /* for messages; of the bound socket */
+    bool own;       /* made here: unlinked at the end */
+    int lock_fd;    /* beside an own socket: two daemons never fight for one path */
+};
+/* Opens, or takes LISTEN_FDS over.  An existing socket file is replaced only when nobody listens. */
+int listener_open(struct listener *l, const struct config *c, int *ret_fd, struct error *err);
+void listener_close(struct listener *l);
