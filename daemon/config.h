@@ -69,6 +69,8 @@ struct config {
 
     struct model_config_entry *models;
     size_t n_models;
+
+    char **origins; /* where each value came from, by the number of its option; NULL: default */
 };
 
 enum config_action { CONFIG_RUN, CONFIG_CHECK, CONFIG_PRINT, CONFIG_HELP, CONFIG_VERSION };
@@ -85,3 +87,6 @@ DEFINE_CLEANUP(struct config *, config_free);
 /* Effective values with their origins, as a file that could be read again. */
 int config_print(const struct config *c, int fd);
 const char *config_help(void); /* text of --help */
+/* One file's text into c; path is for messages. */
+int config_read_text(struct config *c, const char *path, const char *text, size_t len,
+                     struct error *err);

@@ -1,0 +1,605 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files, drop-ins and flags become one configuration. */
+#include "daemon/config.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <getopt.h>
+#include <ini.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/fd.h"
+#include "base/strbuf.h"
+#include "daemon/config-values.h"
+#include "proto/ring.h"
+
+#define STANDARD_FILE DEDIT_SYSCONFDIR "/dedit/dedit.conf"
+#define MAX_FILE (1u << 20)
+#define MAX_LINE 190u /* the ini parser cuts longer lines without a word */
+#define MAX_MODELS 256u
+
+/* ---- objects ---------------------------------------------------------------------------------------------- */
+
+static struct config *config_new(struct error *err)
+{
+    struct config *c = mem_zalloc(sizeof *c);
+    if (c)
+        c->origins = mem_calloc(n_daemon_options, sizeof *c->origins);
+    if (!c || !c->origins) {
+        ERR_NOMEM(err);
+        return config_free(c);
+    }
+    for (size_t i = 0; i < n_daemon_options; i++)
+        if (value_set(&daemon_options[i], c, daemon_options[i].standard, err) < 0)
+            return config_free(c);
+    return c;
+}
+
+struct config *config_free(struct config *c)
+{
+    if (!c)
+        return NULL;
+    for (size_t i = 0; i < n_daemon_options; i++) {
+        value_free(&daemon_options[i], c);
+        if (c->origins)
+            mem_free(c->origins[i]);
+    }
+    mem_free(c->origins);
+    for (size_t k = 0; k < c->n_models; k++) {
+        for (size_t i = 0; i < n_model_options; i++)
+            value_free(&model_options[i], &c->models[k]);
+        mem_free(c->models[k].name);
+    }
+    mem_free(c->models);
+    mem_free(c);
+    return NULL;
+}
+
+static struct model_config_entry *find_model(struct config *c, const char *name)
+{
+    for (size_t i = 0; i < c->n_models; i++)
+        if (strcmp(c->models[i].name, name) == 0)
+            return &c->models[i];
+    return NULL;
+}
+
+static int add_model(struct config *c, const char *name, struct model_config_entry **ret,
+                     struct error *err)
+{
+    if (!*name || strlen(name) > 100)
+        return ERR(err, INVALID, "[model %.100s]: a name has 1 to 100 bytes", name);
+    for (const char *s = name; *s; s++)
+        if (!isalnum((unsigned char)*s) && !strchr("._-:", *s))
+            return ERR(err, INVALID, "[model %s]: names are made of letters, digits and . _ - :",
+                       name);
+    if (c->n_models == MAX_MODELS)
+        return ERR(err, LIMIT, "more than %u models", MAX_MODELS);
+    struct model_config_entry *grown =
+        mem_realloc_array(c->models, c->n_models + 1, sizeof *c->models);
+    if (!grown)
+        return ERR_NOMEM(err);
+    c->models = grown;
+    struct model_config_entry *m = &c->models[c->n_models];
+    memset(m, 0, sizeof *m);
+    engine_config_init(&m->engine);
+    m->name = mem_strdup(name);
+    if (!m->name)
+        return ERR_NOMEM(err);
+    c->n_models++;
+    for (size_t i = 0; i < n_model_options; i++) {
+        int r = value_set(&model_options[i], m, model_options[i].standard, err);
+        if (r < 0)
+            return r;
+    }
+    *ret = m;
+    return 0;
+}
+
+static int set_origin(struct config *c, size_t option, const char *place)
+{
+    char *s = mem_strdup(place);
+    if (!s)
+        return DEDIT_E_NOMEM;
+    mem_free(c->origins[option]);
+    c->origins[option] = s;
+    return 0;
+}
+
+/* ---- files ---------------------------------------------------------------------------------------------------- */
+
+/* One file being read. */
+struct reading {
+    struct config *c;
+    const char *path;
+    struct error *err;
+    int failed;              /* the first error's code */
+    char seen[64][96];       /* "section key" of this file, for duplicates */
+    size_t n_seen;
+};
+
+static int once(struct reading *r, const char *section, const char *key)
+{
+    char name[96];
+    snprintf(name, sizeof name, "%.60s %.30s", section, key);
+    for (size_t i = 0; i < r->n_seen; i++)
+        if (strcmp(r->seen[i], name) == 0)
+            return ERR(r->err, FORMAT, "[%s] %s: given twice in this file", section, key);
+    if (r->n_seen < ARRAY_LEN(r->seen))
+        memcpy(r->seen[r->n_seen++], name, sizeof name);
+    return 0;
+}
+
+static int set_daemon_key(struct config *c, const char *section, const char *key, const char *value,
+                          const char *place, struct error *err)
+{
+    bool section_known = false;
+    for (size_t i = 0; i < n_daemon_options; i++) {
+        const struct option_desc *o = &daemon_options[i];
+        if (strcmp(o->section, section) != 0)
+            continue;
+        section_known = true;
+        if (strcmp(o->key, key) != 0)
+            continue;
+        int r = value_set(o, c, value, err);
+        if (r == 0 && set_origin(c, i, place) < 0)
+            r = ERR_NOMEM(err);
+        return r;
+    }
+    if (!section_known)
+        return ERR(err, FORMAT, "[%s]: unknown section; daemon, limits, policy and \"model NAME\" are known",
+                   section);
+    return ERR(err, FORMAT, "[%s] %s: unknown key", section, key);
+}
+
+static int set_model_key(struct config *c, const char *name, const char *key, const char *value,
+                         struct error *err)
+{
+    struct model_config_entry *m = find_model(c, name);
+    int r = m ? 0 : add_model(c, name, &m, err);
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < n_model_options; i++)
+        if (strcmp(model_options[i].key, key) == 0)
+            return value_set(&model_options[i], m, value, err);
+    return ERR(err, FORMAT, "[model %s] %s: unknown key", name, key);
+}
+
+/* Called for each key; 0 tells the parser that the line is wrong. */
+static int on_key(void *user, const char *section, const char *key, const char *value)
+{
+    struct reading *r = user;
+    int e;
+    if (r->failed)
+        return 1;
+    e = once(r, section, key);
+    if (e == 0 && strncmp(section, "model ", 6) == 0)
+        e = set_model_key(r->c, section + 6, key, value, r->err);
+    else if (e == 0)
+        e = set_daemon_key(r->c, section, key, value, r->path, r->err);
+    r->failed = e;
+    return e == 0;
+}
+
+static int check_lines(const char *path, const char *text, size_t len, struct error *err)
+{
+    size_t line = 1, start = 0;
+    for (size_t i = 0; i <= len; i++) {
+        if (i < len && text[i] == 0)
+            return ERR(err, FORMAT, "%s:%zu: a NUL byte", path, line);
+        if (i < len && text[i] != '\n')
+            continue;
+        if (i - start > MAX_LINE)
+            return ERR(err, FORMAT, "%s:%zu: %zu bytes, a line has at most %u", path, line, i - start,
+                       MAX_LINE);
+        start = i + 1;
+        line++;
+    }
+    return 0;
+}
+
+int config_read_text(struct config *c, const char *path, const char *text, size_t len,
+                     struct error *err)
+{
+    struct reading r = {.c = c, .path = path, .err = err};
+    int e = check_lines(path, text, len, err);
+    if (e < 0)
+        return e;
+    int line = ini_parse_string(text, on_key, &r);
+    if (r.failed)
+        return error_prefix(err, r.failed, "%s:%d: ", path, line);
+    if (line > 0)
+        return ERR(err, FORMAT, "%s:%d: neither [section] nor key = value", path, line);
+    if (line < 0)
+        return ERR_NOMEM(err);
+    return 0;
+}
+
+static int read_file(struct config *c, const char *path, struct error *err)
+{
+    _cleanup_free_ char *text = NULL;
+    size_t len;
+    int r = file_read(path, MAX_FILE, &text, &len, err);
+    return r < 0 ? r : config_read_text(c, path, text, len, err);
+}
+
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static int is_conf(const struct dirent *d)
+{
+    size_t n = strlen(d->d_name);
+    return n > 5 && d->d_name[0] != '.' && strcmp(d->d_name + n - 5, ".conf") == 0;
+}
+
+/* dedit.conf.d beside the file, in the order of the names. */
+static int read_dropins(struct config *c, const char *file, struct error *err)
+{
+    _cleanup_strbuf_ struct strbuf dir = {0};
+    struct dirent **list = NULL;
+    int r = 0;
+    if (strbuf_addf(&dir, "%s.d", file) < 0)
+        return ERR_NOMEM(err);
+    int n = scandir(dir.s, &list, is_conf, by_name);
+    if (n < 0)
+        return errno == ENOENT ? 0 : ERR(err, IO, "%s: %s", dir.s, strerror(errno));
+    for (int i = 0; i < n; i++) {
+        _cleanup_strbuf_ struct strbuf path = {0};
+        if (r == 0 && strbuf_addf(&path, "%s/%s", dir.s, list[i]->d_name) < 0)
+            r = ERR_NOMEM(err);
+        if (r == 0)
+            r = read_file(c, path.s, err);
+        free(list[i]);
+    }
+    free(list);
+    return r;
+}
+
+/* ---- flags ------------------------------------------------------------------------------------------------------ */
+
+enum { FLAG_HELP = 1000, FLAG_VERSION, FLAG_CHECK, FLAG_PRINT, FLAG_CONFIG, FLAG_MODEL, FLAG_OPTION };
+
+struct flags {
+    struct option *list; /* for getopt_long; names are owned */
+    size_t n;
+};
+
+static void flags_done(struct flags *f)
+{
+    for (size_t i = 0; f->list && i < f->n; i++)
+        mem_free((void *)(uintptr_t)f->list[i].name);
+    mem_free(f->list);
+}
+
+static int flag_add(struct flags *f, const char *name, int has_arg, int val)
+{
+    char *s = mem_strdup(name);
+    if (!s)
+        return DEDIT_E_NOMEM;
+    for (char *c = s; *c; c++)
+        if (*c == '_')
+            *c = '-';
+    f->list[f->n++] = (struct option){s, has_arg, NULL, val};
+    return 0;
+}
+
+static int flags_init(struct flags *f)
+{
+    f->list = mem_calloc(n_daemon_options + 8, sizeof *f->list);
+    int r = f->list ? 0 : DEDIT_E_NOMEM;
+    static const struct {
+        const char *name;
+        int has_arg, val;
+    } fixed[] = {{"help", 0, FLAG_HELP},          {"version", 0, FLAG_VERSION},
+                 {"check-config", 0, FLAG_CHECK}, {"print-config", 0, FLAG_PRINT},
+                 {"config", 1, FLAG_CONFIG},      {"model", 1, FLAG_MODEL}};
+    for (size_t i = 0; i < ARRAY_LEN(fixed) && r == 0; i++)
+        r = flag_add(f, fixed[i].name, fixed[i].has_arg, fixed[i].val);
+    for (size_t i = 0; i < n_daemon_options && r == 0; i++)
+        r = flag_add(f, daemon_options[i].key, 1, FLAG_OPTION + (int)i);
+    return r;
+}
+
+/* --model PATH or NAME=PATH: a model that is loaded at start; the first one is the default. */
+static int model_flag(struct config *c, const char *arg, struct error *err)
+{
+    char name[101];
+    const char *path = arg, *eq = strchr(arg, '=');
+    struct model_config_entry *m;
+    if (eq && !memchr(arg, '/', (size_t)(eq - arg))) {
+        path = eq + 1;
+        snprintf(name, sizeof name, "%.*s", (int)(eq - arg), arg);
+    } else {
+        size_t end = strlen(arg);
+        while (end > 1 && arg[end - 1] == '/')
+            end--;
+        size_t start = end;
+        while (start > 0 && arg[start - 1] != '/')
+            start--;
+        snprintf(name, sizeof name, "%.*s", (int)(end - start), arg + start);
+        size_t n = strlen(name);
+        if (n > 5 && strcmp(name + n - 5, ".gguf") == 0)
+            name[n - 5] = 0;
+    }
+    m = find_model(c, name);
+    int r = m ? 0 : add_model(c, name, &m, err);
+    char *copy = r == 0 ? mem_strdup(path) : NULL;
+    if (r < 0)
+        return r;
+    if (!copy)
+        return ERR_NOMEM(err);
+    mem_free(m->path);
+    m->path = copy;
+    m->preload = true;
+    if (!c->default_model)
+        c->default_model = mem_strdup(name);
+    return c->default_model ? 0 : ERR_NOMEM(err);
+}
+
+/* First pass: which file, and what is asked for.  Second: values. */
+static int read_flags(struct config *c, int argc, char **argv, bool values, const char **ret_file,
+                      enum config_action *ret_action, struct error *err)
+{
+    _cleanup_(flags_done) struct flags f = {0};
+    int r = flags_init(&f) < 0 ? ERR_NOMEM(err) : 0;
+    optind = 0; /* start again */
+    opterr = 0;
+    while (r == 0) {
+        int v = getopt_long(argc, argv, ":", f.list, NULL);
+        if (v == -1)
+            break;
+        if (v == '?' || v == ':')
+            return ERR(err, INVALID, v == ':' ? "%s: needs a value" : "%s: unknown option, see --help",
+                       argv[optind - 1]);
+        if (v == FLAG_HELP)
+            *ret_action = CONFIG_HELP;
+        else if (v == FLAG_VERSION)
+            *ret_action = CONFIG_VERSION;
+        else if (v == FLAG_CHECK)
+            *ret_action = CONFIG_CHECK;
+        else if (v == FLAG_PRINT)
+            *ret_action = CONFIG_PRINT;
+        else if (v == FLAG_CONFIG)
+            *ret_file = optarg;
+        else if (!values)
+            continue;
+        else if (v == FLAG_MODEL)
+            r = model_flag(c, optarg, err);
+        else {
+            size_t i = (size_t)(v - FLAG_OPTION);
+            r = value_set(&daemon_options[i], c, optarg, err);
+            if (r < 0)
+                return error_prefix(err, r, "--");
+            if (set_origin(c, i, "flag") < 0)
+                r = ERR_NOMEM(err);
+        }
+    }
+    if (r == 0 && optind < argc)
+        r = ERR(err, INVALID, "%s: unexpected argument, see --help", argv[optind]);
+    return r;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------------------------------ */
+
+static int standard_model_dir(struct config *c)
+{
+    _cleanup_strbuf_ struct strbuf b = {0};
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int r = 0;
+    if (c->model_dir)
+        return 0;
+    if (geteuid() != 0 && cache && *cache)
+        r = strbuf_addf(&b, "%s/dedit/models", cache);
+    else if (geteuid() != 0 && home && *home)
+        r = strbuf_addf(&b, "%s/.cache/dedit/models", home);
+    else
+        r = strbuf_adds(&b, "/var/lib/dedit/models");
+    c->model_dir = TAKE_PTR(b.s);
+    return r;
+}
+
+static int check_numbers(const struct config *c, struct error *err)
+{
+    if (c->max_connections < 1 || c->max_connections > 100000)
+        return ERR(err, INVALID, "max_connections: %u, must be 1 to 100000", c->max_connections);
+    if (c->max_requests < 1 || c->max_requests > 1000000)
+        return ERR(err, INVALID, "max_requests: %u, must be 1 to 1000000", c->max_requests);
+    if (c->max_requests_per_connection < 1 || c->max_requests_per_connection > 2048)
+        return ERR(err, INVALID, "max_requests_per_connection: %u, must be 1 to 2048",
+                   c->max_requests_per_connection);
+    if (c->max_models < 1)
+        return ERR(err, INVALID, "max_models: must be at least 1");
+    if (c->ring_bytes < RING_MIN_CAPACITY || c->ring_bytes > c->max_ring_bytes)
+        return ERR(err, INVALID, "ring_bytes: %u, must be %u to max_ring_bytes (%llu)", c->ring_bytes,
+                   RING_MIN_CAPACITY, (unsigned long long)c->max_ring_bytes);
+    if (c->max_ring_bytes > RING_MAX_CAPACITY)
+        return ERR(err, INVALID, "max_ring_bytes: %llu, at most %u",
+                   (unsigned long long)c->max_ring_bytes, RING_MAX_CAPACITY);
+    if (c->min_priority > c->max_priority)
+        return ERR(err, INVALID, "min_priority: %d is over max_priority (%d)", c->min_priority,
+                   c->max_priority);
+    return 0;
+}
+
+/* Paths, tiers and threads of the models; which one is the default. */
+static int finish_models(struct config *c, struct error *err)
+{
+    enum dk_tier tier;
+    int r = dk_tier_choose(c->cpu_tier ? c->cpu_tier : getenv("DEDIT_CPU_TIER"), &tier, err);
+    bool found = !c->default_model;
+    for (size_t i = 0; i < c->n_models && r == 0; i++) {
+        struct model_config_entry *m = &c->models[i];
+        if (!m->path)
+            return ERR(err, INVALID, "[model %s] path: must be set", m->name);
+        if (m->path[0] != '/' && access(m->path, F_OK) != 0) {
+            _cleanup_strbuf_ struct strbuf b = {0};
+            if (strbuf_addf(&b, "%s/%s", c->model_dir, m->path) < 0)
+                return ERR_NOMEM(err);
+            mem_free(m->path);
+            m->path = TAKE_PTR(b.s);
+        }
+        m->engine.tier = tier;
+        m->engine.n_threads = c->threads;
+        m->engine.exact = c->exact;
+        found |= c->default_model && strcmp(c->default_model, m->name) == 0;
+    }
+    if (r == 0 && !found)
+        r = ERR(err, NOT_FOUND, "default_model: there is no section [model %s]", c->default_model);
+    return r;
+}
+
+int config_load(int argc, char **argv, struct config **ret, enum config_action *ret_action,
+                struct error *err)
+{
+    const char *file = NULL;
+    enum config_action action = CONFIG_RUN;
+    _cleanup_(config_freep) struct config *c = config_new(err);
+    if (!c)
+        return DEDIT_E_NOMEM;
+    int r = read_flags(c, argc, argv, false, &file, &action, err);
+    if (r == 0 && (action == CONFIG_HELP || action == CONFIG_VERSION)) {
+        *ret_action = action;
+        *ret = TAKE_PTR(c);
+        return 0;
+    }
+    bool named = file != NULL;
+    file = named ? file : STANDARD_FILE;
+    if (r == 0 && (named || access(file, F_OK) == 0))
+        r = read_file(c, file, err);
+    if (r == 0)
+        r = read_dropins(c, file, err);
+    if (r == 0)
+        r = read_flags(c, argc, argv, true, &file, &action, err);
+    if (r == 0 && standard_model_dir(c) < 0)
+        r = ERR_NOMEM(err);
+    if (r == 0)
+        r = check_numbers(c, err);
+    if (r == 0)
+        r = finish_models(c, err);
+    if (r < 0)
+        return r;
+    *ret_action = action;
+    *ret = TAKE_PTR(c);
+    return 0;
+}
+
+/* What belongs to things that exist already: the socket, the loop, the threads' queues. */
+static bool needs_restart(const struct option_desc *o)
+{
+    static const char *const keys[] = {"socket", "socket_mode", "socket_group", "metrics_socket",
+                                       "event_loop", "max_requests"};
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++)
+        if (strcmp(o->key, keys[i]) == 0)
+            return true;
+    return false;
+}
+
+int config_reload(const struct config *old, int argc, char **argv, struct config **ret,
+                  char **ret_note, struct error *err)
+{
+    struct config *made = NULL;
+    enum config_action action;
+    _cleanup_strbuf_ struct strbuf note = {0};
+    int r = config_load(argc, argv, &made, &action, err);
+    _cleanup_(config_freep) struct config *c = made;
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < n_daemon_options && r == 0; i++) {
+        const struct option_desc *o = &daemon_options[i];
+        _cleanup_strbuf_ struct strbuf was = {0}, is = {0};
+        if (!needs_restart(o))
+            continue;
+        if (strbuf_reserve(&was, 1) < 0 || strbuf_reserve(&is, 1) < 0 ||
+            value_print(o, old, &was) < 0 || value_print(o, c, &is) < 0)
+            return ERR_NOMEM(err);
+        if (strcmp(was.s, is.s) == 0)
+            continue;
+        r = value_set(o, c, was.s, err);
+        if (r == 0 && strbuf_addf(&note, "%s%s", note.len ? ", " : "", o->key) < 0)
+            r = ERR_NOMEM(err);
+    }
+    if (r < 0)
+        return r;
+    *ret_note = TAKE_PTR(note.s);
+    *ret = TAKE_PTR(c);
+    return 0;
+}
+
+/* ---- printing -------------------------------------------------------------------------------------------------------- */
+
+static int print_options(const struct config *c, struct strbuf *b)
+{
+    const char *section = "";
+    int r = 0;
+    for (size_t i = 0; i < n_daemon_options && r == 0; i++) {
+        const struct option_desc *o = &daemon_options[i];
+        if (strcmp(section, o->section) != 0) {
+            section = o->section;
+            r = strbuf_addf(b, "%s[%s]\n", i ? "\n" : "", section);
+        }
+        if (r == 0)
+            r = strbuf_addf(b, "; %s\n%s = ", c->origins[i] ? c->origins[i] : "default", o->key);
+        if (r == 0)
+            r = value_print(o, c, b);
+        if (r == 0)
+            r = strbuf_addc(b, '\n');
+    }
+    return r;
+}
+
+int config_print(const struct config *c, int fd)
+{
+    _cleanup_strbuf_ struct strbuf b = {0};
+    int r = print_options(c, &b);
+    for (size_t k = 0; k < c->n_models && r == 0; k++) {
+        r = strbuf_addf(&b, "\n[model %s]\n", c->models[k].name);
+        for (size_t i = 0; i < n_model_options && r == 0; i++) {
+            r = strbuf_addf(&b, "%s = ", model_options[i].key);
+            if (r == 0)
+                r = value_print(&model_options[i], &c->models[k], &b);
+            if (r == 0)
+                r = strbuf_addc(&b, '\n');
+        }
+    }
+    for (size_t done = 0; r == 0 && done < b.len;) {
+        ssize_t n = write(fd, b.s + done, b.len - done);
+        if (n < 0)
+            return DEDIT_E_IO;
+        done += (size_t)n;
+    }
+    return r;
+}
+
+const char *config_help(void)
+{
+    static struct strbuf b; /* made once, at the command line */
+    if (b.len)
+        return b.s;
+    int r = strbuf_adds(
+        &b, "dedit-d: serves language models to local programs\n\n"
+            "usage: dedit-d [--config FILE] [--model [NAME=]PATH]... [options]\n\n"
+            "  --config FILE          configuration (" STANDARD_FILE " and dedit.conf.d/*.conf)\n"
+            "  --model [NAME=]PATH    load this model at start; the first one is the default\n"
+            "  --check-config         read everything, say what is wrong, exit\n"
+            "  --print-config         print the effective configuration, exit\n"
+            "  --help, --version\n\n"
+            "Every key of dedit.conf(5) is an option:\n");
+    for (size_t i = 0; i < n_daemon_options && r == 0; i++) {
+        const struct option_desc *o = &daemon_options[i];
+        char flag[64];
+        snprintf(flag, sizeof flag, "--%s", o->key);
+        for (char *s = flag; *s; s++)
+            if (*s == '_')
+                *s = '-';
+        r = strbuf_addf(&b, "  %s %s\n        %s (default: %s)\n", flag, o->unit, o->help,
+                        *o->standard ? o->standard : "empty");
+    }
+    return r < 0 ? "" : b.s;
+}
