@@ -386,6 +386,12 @@ void models_on_detached(struct server *s, struct served *v)
 {
     struct model *m = v->model;
     struct error err = {0};
+    m->past.steps += v->steps;
+    m->past.prompt_tokens += v->prompt_tokens;
+    m->past.generation_tokens += v->generation_tokens;
+    m->past.cached_tokens += v->cached_tokens;
+    m->past.prefix_queries += v->prefix_queries;
+    m->past.preemptions += v->preemptions;
     mem_free(v);
     m->detaching = false;
     m->state = MODEL_UNLOADED;

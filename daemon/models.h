@@ -45,6 +45,9 @@ struct model {
     uint32_t running;                 /* jobs that the engine thread has */
     uint32_t preparing;               /* jobs whose worker uses the tokenizer */
     uint64_t last_used_ns;
+    struct { /* counters of engines that are gone, so that totals never go back */
+        uint64_t steps, prompt_tokens, generation_tokens, cached_tokens, prefix_queries, preemptions;
+    } past;
     struct model_waiter *waiters;
     bool load_waits;                  /* LOADING, but an eviction must end first */
     bool detaching;                   /* the engine thread is freeing the engine */
