@@ -164,13 +164,13 @@ static int take_lists(struct job *j, const Dedit__Wire__Sampling *w, struct erro
 {
     struct sampling_params *s = &j->sampling;
     if (w->n_logit_bias > SAMPLING_MAX_LOGIT_BIAS)
-        return ERR(err, LIMIT, "logit_bias: %zu entries, the limit is %u", w->n_logit_bias,
+        return ERR(err, LIMIT, "logit_bias: %zu entries, the limit is %d", w->n_logit_bias,
                    SAMPLING_MAX_LOGIT_BIAS);
     if (w->n_stop_token_ids > SAMPLING_MAX_STOP_IDS)
-        return ERR(err, LIMIT, "stop_token_ids: %zu entries, the limit is %u", w->n_stop_token_ids,
+        return ERR(err, LIMIT, "stop_token_ids: %zu entries, the limit is %d", w->n_stop_token_ids,
                    SAMPLING_MAX_STOP_IDS);
     if (w->n_stop > SAMPLING_MAX_STOP_STRINGS)
-        return ERR(err, LIMIT, "stop: %zu entries, the limit is %u", w->n_stop,
+        return ERR(err, LIMIT, "stop: %zu entries, the limit is %d", w->n_stop,
                    SAMPLING_MAX_STOP_STRINGS);
     struct logit_bias *bias = arena_zalloc(j->arena, w->n_logit_bias * sizeof *bias + 1);
     uint32_t *ids = arena_zalloc(j->arena, w->n_stop_token_ids * sizeof *ids + 1);
@@ -225,7 +225,7 @@ static int take_sampling(struct job *j, const Dedit__Wire__Sampling *w, struct e
         }
         if (w->has_logprobs) {
             if (w->logprobs > SAMPLING_MAX_LOGPROBS)
-                return ERR(err, INVALID, "logprobs: %u, must be 0 to %u", w->logprobs,
+                return ERR(err, INVALID, "logprobs: %u, must be 0 to %d", w->logprobs,
                            SAMPLING_MAX_LOGPROBS);
             s->logprobs = (int32_t)w->logprobs;
         }
