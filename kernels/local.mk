@@ -42,6 +42,9 @@ libdedit_kernels_a_SOURCES = \
 
 libdedit_kernels_avx2_a_CFLAGS = $(AM_CFLAGS) $(AVX2_CFLAGS)
 libdedit_kernels_avx2_a_SOURCES = \
+	%D%/cpu/act-quant/avx2.c \
+	%D%/cpu/matmul-quant/avx2.c \
+	%D%/cpu/quant/avx2.h \
 	%D%/cpu/matmul/avx2.c
 
 libdedit_kernels_avx512_a_CFLAGS = $(AM_CFLAGS) $(AVX512_CFLAGS)

@@ -20,15 +20,15 @@
 struct shape {
     uint32_t n, k, count;
 };
-static const struct shape small_shapes[] = {
-    {960, 576, 30}, {576, 576, 30}, {3072, 576, 30}, {576, 1536, 30}, {49152, 576, 1}, {0, 0, 0}};
-static const struct shape big_shapes[] = {{4096, 1024, 28}, {1024, 2048, 28},   {6144, 1024, 28},
+static const struct shape small_shapes[] = {{960, 576, 30},  {576, 576, 30},  {3072, 576, 30},
+                                            {576, 1536, 30}, {49152, 576, 1}, {0, 0, 0}};
+static const struct shape big_shapes[] = {{4096, 1024, 28}, {1024, 2048, 28},  {6144, 1024, 28},
                                           {1024, 3072, 28}, {151936, 1024, 1}, {0, 0, 0}};
 /* Fits in L2: what the arithmetic alone takes. */
 static const struct shape tiny_shapes[] = {{256, 1024, 20}, {0, 0, 0}};
 
-#define MAX_OPS 256
-#define MAX_ROWS 512u
+#define MAX_OPS   256
+#define MAX_ROWS  512u
 #define MAX_CASES 128
 
 struct run {
@@ -104,7 +104,8 @@ static int build(struct run *r, const struct shape *shapes, enum dk_type t)
         for (uint32_t c = 0; c < s->count; c++) {
             struct dk_weight *w = &r->w[r->n_ops++];
             *w = (struct dk_weight){.type = t, .n = s->n, .k = s->k, .n_panels = (s->n + 15) / 16};
-            if (s->k % info->block_elems || !dk_weight_bytes(t, DK_LAYOUT_PANEL, s->n, s->k, &w->bytes))
+            if (s->k % info->block_elems ||
+                !dk_weight_bytes(t, DK_LAYOUT_PANEL, s->n, s->k, &w->bytes))
                 return -1;
             if (!reuse || !at)
                 at += (w->bytes + 4095) / 4096 * 4096;
@@ -130,12 +131,14 @@ static int build(struct run *r, const struct shape *shapes, enum dk_type t)
                     size_t d = b + (t == DK_Q6_K ? 208 : 0);
                     src[d + 1] = 0x10;
                     if (t != DK_Q6_K)
-                        src[d + 3] = t == DK_Q4_1 || t == DK_Q5_1 || info->block_elems == 256 ? 0x10
-                                                                                           : src[d + 3];
+                        src[d + 3] = t == DK_Q4_1 || t == DK_Q5_1 || info->block_elems == 256
+                                         ? 0x10
+                                         : src[d + 3];
                 }
             }
             size_t bytes = w->bytes / w->n_panels;
-            dk_weight_pack(r->mem + at + p * bytes, t, DK_LAYOUT_PANEL, 16, w->k, src, row_bytes, 0, 1);
+            dk_weight_pack(r->mem + at + p * bytes, t, DK_LAYOUT_PANEL, 16, w->k, src, row_bytes, 0,
+                           1);
         }
         if (!reuse)
             at += (w->bytes + 4095) / 4096 * 4096;
@@ -239,8 +242,9 @@ int main(int argc, char **argv)
         }
         double floor_ms = median(read, reps) * 1e3;
         printf("%s  %.1f M weights, %.1f MB, read %.2f ms, least %.2f = %.1f GB/s, %u threads\n",
-               dk_type_info((enum dk_type)t)->name, (double)r.weights * 1e-6, (double)r.bytes * 1e-6,
-               floor_ms, read[0] * 1e3, (double)r.bytes / read[0] * 1e-9, threads);
+               dk_type_info((enum dk_type)t)->name, (double)r.weights * 1e-6,
+               (double)r.bytes * 1e-6, floor_ms, read[0] * 1e3, (double)r.bytes / read[0] * 1e-9,
+               threads);
         for (unsigned tier = 0; tier < DK_TIER_COUNT; tier++) {
             if (!dk_ops((enum dk_tier)tier) || (any_tier ? !want_tier[tier] : tier == DK_TIER_C))
                 continue;

@@ -78,9 +78,9 @@ static const struct dk_ops ops_c = {
 #ifdef DEDIT_TIER_AVX2
 static const struct route route_avx2 = {
     .act_float = dk_cpu_act_float_avx2,
-    .act_quant = dk_cpu_act_quant_c,
+    .act_quant = dk_cpu_act_quant_avx2,
     .mm_float = dk_cpu_matmul_float_avx2,
-    .mm_quant = dk_cpu_matmul_quant_c,
+    .mm_quant = dk_cpu_matmul_quant_avx2,
     .mm_amx_bf16 = dk_cpu_matmul_bf16_amx_ref,
 };
 DEFINE_ROUTE(avx2)

@@ -9,7 +9,7 @@
 #include <stddef.h>
 
 struct golden {
-    char *data; /* whole file */
+    char *data;        /* whole file */
     size_t size, base; /* base: where tensor data starts */
     json_t *header;
 };

@@ -121,8 +121,9 @@ START_TEST(pack_gives_back_the_values)
                 dk_dequant(t, src + r * stride, blocks, want);
                 dk_weight_row(&w, r, got);
                 for (uint32_t i = 0; i < k; i++)
-                    ck_assert_msg(same(got[i], want[i]), "%s n %u k %u row %u input %u: %a, want %a",
-                                  info->name, n, k, r, i, (double)got[i], (double)want[i]);
+                    ck_assert_msg(same(got[i], want[i]),
+                                  "%s n %u k %u row %u input %u: %a, want %a", info->name, n, k, r,
+                                  i, (double)got[i], (double)want[i]);
             }
             mem_free(want);
             mem_free(got);

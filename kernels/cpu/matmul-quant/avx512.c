@@ -10,10 +10,10 @@
  */
 #include "kernels/cpu/quant/avx512.h"
 
-#define TILE_ROWS 8u
+#define TILE_ROWS    8u
 #define CHUNK_BLOCKS 16u
-#define CHUNK_ROWS 64u
-#define PREFETCH 3072 /* bytes ahead of the block being read */
+#define CHUNK_ROWS   64u
+#define PREFETCH     3072 /* bytes ahead of the block being read */
 
 /* A block in scratch. */
 struct record {
@@ -33,8 +33,8 @@ struct job {
     size_t stride;           /* from a block to the next */
     uint32_t row;            /* of y, for x's first row */
     uint32_t b0, b1, blocks;
-    struct record *rec;      /* NULL: not wanted */
-    float (*acc)[DK_PANEL];  /* when b0 > 0 or b1 < blocks */
+    struct record *rec;     /* NULL: not wanted */
+    float (*acc)[DK_PANEL]; /* when b0 > 0 or b1 < blocks */
     unsigned zero_shift;
 };
 
@@ -130,8 +130,9 @@ typedef void (*packed_fn)(const struct job *j, uint32_t panel0, uint32_t panel1)
         packed(DK_##type, rows, j, panel0, panel1);                                                \
     }
 #define DEFINE_PACKED_TYPE(type)                                                                   \
-    DEFINE_PACKED(type, 1) DEFINE_PACKED(type, 2) DEFINE_PACKED(type, 3) DEFINE_PACKED(type, 4)    \
-    DEFINE_PACKED(type, 5) DEFINE_PACKED(type, 6) DEFINE_PACKED(type, 7) DEFINE_PACKED(type, 8)
+    DEFINE_PACKED(type, 1)                                                                         \
+    DEFINE_PACKED(type, 2) DEFINE_PACKED(type, 3) DEFINE_PACKED(type, 4) DEFINE_PACKED(type, 5)    \
+        DEFINE_PACKED(type, 6) DEFINE_PACKED(type, 7) DEFINE_PACKED(type, 8)
 #define PACKED_LINE(type)                                                                          \
     [DK_##type] = {packed_##type##_1, packed_##type##_2, packed_##type##_3, packed_##type##_4,     \
                    packed_##type##_5, packed_##type##_6, packed_##type##_7, packed_##type##_8}
@@ -181,9 +182,10 @@ typedef void (*unpacked_fn)(const struct job *j, uint32_t panel);
         unpacked(DK_QK_##kind, rows, j, panel);                                                    \
     }
 #define DEFINE_UNPACKED_KIND(kind)                                                                 \
-    DEFINE_UNPACKED(kind, 1) DEFINE_UNPACKED(kind, 2) DEFINE_UNPACKED(kind, 3)                     \
-    DEFINE_UNPACKED(kind, 4) DEFINE_UNPACKED(kind, 5) DEFINE_UNPACKED(kind, 6)                     \
-    DEFINE_UNPACKED(kind, 7) DEFINE_UNPACKED(kind, 8)
+    DEFINE_UNPACKED(kind, 1)                                                                       \
+    DEFINE_UNPACKED(kind, 2) DEFINE_UNPACKED(kind, 3) DEFINE_UNPACKED(kind, 4)                     \
+        DEFINE_UNPACKED(kind, 5) DEFINE_UNPACKED(kind, 6) DEFINE_UNPACKED(kind, 7)                 \
+            DEFINE_UNPACKED(kind, 8)
 #define UNPACKED_LINE(kind)                                                                        \
     [DK_QK_##kind] = {unpacked_##kind##_1, unpacked_##kind##_2, unpacked_##kind##_3,               \
                       unpacked_##kind##_4, unpacked_##kind##_5, unpacked_##kind##_6,               \
@@ -192,8 +194,8 @@ DEFINE_UNPACKED_KIND(ZERO)
 DEFINE_UNPACKED_KIND(MIN)
 DEFINE_UNPACKED_KIND(SUB)
 
-static const unpacked_fn unpacked_table[3][TILE_ROWS] = {
-    UNPACKED_LINE(ZERO), UNPACKED_LINE(MIN), UNPACKED_LINE(SUB)};
+static const unpacked_fn unpacked_table[3][TILE_ROWS] = {UNPACKED_LINE(ZERO), UNPACKED_LINE(MIN),
+                                                         UNPACKED_LINE(SUB)};
 
 /* ---- the product ---------------------------------------------------------------------------------- */
 
@@ -219,8 +221,8 @@ static void panel_rows(const struct dk_mm *mm, const struct dk_act *a, uint32_t 
             uint32_t left = DK_QTILE - r % DK_QTILE;
             left = rows - r < left ? rows - r : left;
             n = left <= TILE_ROWS ? left : (left + 1) / 2;
-            j.x = (const struct dk_qact *)dk_act_int(a) +
-                  dk_qact_at(a->rows, blocks, row0 + r, j.b0);
+            j.x =
+                (const struct dk_qact *)dk_act_int(a) + dk_qact_at(a->rows, blocks, row0 + r, j.b0);
             j.row = row0 + r;
             j.acc = s->acc + r;
             if (r == 0)
@@ -233,22 +235,21 @@ static void panel_rows(const struct dk_mm *mm, const struct dk_act *a, uint32_t 
 
 DK_DECLARE_MATMUL(dk_cpu_matmul_quant_avx512)
 {
-    if (a->rows == 0)
-        return;
-    if (a->rows <= TILE_ROWS) {
-        uint32_t blocks = mm->w->k / DK_QBLOCK;
-        struct job j = {
-            .mm = mm,
-            .x = dk_act_int(a),
-            .stride = a->rows,
-            .b1 = blocks,
-            .blocks = blocks,
-        };
-        packed_table[mm->w->type][a->rows - 1](&j, panel0, panel1);
-        return;
-    }
-    for (uint32_t r = 0; r < a->rows; r += CHUNK_ROWS) {
-        uint32_t rows = a->rows - r < CHUNK_ROWS ? a->rows - r : CHUNK_ROWS;
+    uint32_t blocks = mm->w->k / DK_QBLOCK, rows;
+    for (uint32_t r = 0; r < a->rows; r += rows) {
+        rows = a->rows - r < CHUNK_ROWS ? a->rows - r : CHUNK_ROWS;
+        if (rows <= TILE_ROWS) {
+            struct job j = {
+                .mm = mm,
+                .x = (const struct dk_qact *)dk_act_int(a) + dk_qact_at(a->rows, blocks, r, 0),
+                .stride = dk_qtile_rows(a->rows),
+                .row = r,
+                .b1 = blocks,
+                .blocks = blocks,
+            };
+            packed_table[mm->w->type][rows - 1](&j, panel0, panel1);
+            continue;
+        }
         for (uint32_t p = panel0; p < panel1; p++)
             panel_rows(mm, a, p, r, rows, scratch);
     }

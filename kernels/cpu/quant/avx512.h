@@ -108,8 +108,8 @@ DK_INLINE void dk_q512_unpack(enum dk_type t, const uint8_t *panel, uint32_t blo
 }
 
 /* acc += the block's part for one row, as cpu/matmul-quant/c.c defines it. */
-DK_INLINE __m512 dk_q512_float(enum dk_qkind kind, const struct dk_q512 *w,
-                               const struct dk_qact *x, __m512i i0, __m512i i1, __m512 acc)
+DK_INLINE __m512 dk_q512_float(enum dk_qkind kind, const struct dk_q512 *w, const struct dk_qact *x,
+                               __m512i i0, __m512i i1, __m512 acc)
 {
     __m512 d = _mm512_set1_ps(x->d);
     acc = _mm512_fmadd_ps(_mm512_mul_ps(w->dw[0], d), _mm512_cvtepi32_ps(i0), acc);

@@ -39,9 +39,9 @@ enum dk_qkind {
 
 struct dk_qgeom {
     enum dk_qkind kind;
-    unsigned bits;       /* of u */
-    unsigned zero_shift; /* zero point = 1 << zero_shift (DK_QK_MIN: none) */
-    unsigned group;      /* blocks that share scale lines: 1, 2, 8 */
+    unsigned bits;        /* of u */
+    unsigned zero_shift;  /* zero point = 1 << zero_shift (DK_QK_MIN: none) */
+    unsigned group;       /* blocks that share scale lines: 1, 2, 8 */
     unsigned scale_bytes; /* bytes of scale lines of a whole group */
     unsigned quant_bytes; /* bytes of quants of a block */
 };
@@ -108,15 +108,15 @@ struct dk_qact {
         int32_t dw[16];
     };
     float d;
-    float sum;          /* d * (float)(sum of q) */
-    int32_t nsum;       /* -(sum of q) */
+    float sum;           /* d * (float)(sum of q) */
+    int32_t nsum;        /* -(sum of q) */
     int32_t nsum_sub[2]; /* the same of inputs 0-15 and 16-31 */
     int32_t pad[3];
 };
 _Static_assert(sizeof(struct dk_qact) == 96, "rows of a tile are 96 bytes apart");
 
-#define DK_QMAX 32639         /* 127 * 256 + 127: both planes fit in int8 */
-#define DK_QTINY 0x1p-96f     /* a block whose largest magnitude is below this counts as zero */
+#define DK_QMAX  32639    /* 127 * 256 + 127: both planes fit in int8 */
+#define DK_QTINY 0x1p-96f /* a block whose largest magnitude is below this counts as zero */
 #define DK_QTILE 16u
 
 static inline uint32_t dk_qtile_rows(uint32_t rows)
@@ -126,8 +126,8 @@ static inline uint32_t dk_qtile_rows(uint32_t rows)
 /* Index of (row, block) in the array. */
 static inline size_t dk_qact_at(uint32_t rows, uint32_t blocks, uint32_t row, uint32_t block)
 {
-    return ((size_t)(row / DK_QTILE) * blocks * DK_QTILE) +
-           (size_t)block * dk_qtile_rows(rows) + row % DK_QTILE;
+    return ((size_t)(row / DK_QTILE) * blocks * DK_QTILE) + (size_t)block * dk_qtile_rows(rows) +
+           row % DK_QTILE;
 }
 
 /* ---- one block of one output, unpacked (portable code, packing, look-up) ------------------------ */

@@ -96,8 +96,8 @@ void dk_weight_pack_quant(void *dst, enum dk_type t, uint32_t n, uint32_t k, con
     size_t panel_bytes = dk_qpanel_bytes(t, blocks);
     for (uint32_t p = panel0; p < panel1; p++) {
         uint32_t row0 = p * DK_PANEL, rows = n - row0 < DK_PANEL ? n - row0 : DK_PANEL;
-        pack_panel(t, (uint8_t *)dst + p * panel_bytes,
-                   (const uint8_t *)src + row0 * src_row_bytes, src_row_bytes, rows, blocks);
+        pack_panel(t, (uint8_t *)dst + p * panel_bytes, (const uint8_t *)src + row0 * src_row_bytes,
+                   src_row_bytes, rows, blocks);
     }
 }
 

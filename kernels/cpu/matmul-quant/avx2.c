@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Integer products with vpmaddwd: weights widened to 16 bits, pairs of inputs (0, 2) and (1, 3) of
+ * each group of four, which is how bytes fall apart into words without a shuffle.  The pairs' sums
+ * are added as 32-bit integers, the zero point as a start value.
+ *
+ * Up to four rows: each block is unpacked in registers and used for all rows at once.  More rows:
+ * the first tile of rows also leaves the widened blocks in scratch, CHUNK_BLOCKS of them so that
+ * they stay in L1, and the other tiles take them from there.  The float accumulators live in memory
+ * (the 16 registers go to the integers), one for each (row, output), blocks ascending.
+ */
+#include "kernels/cpu/quant/avx2.h"
+
+#define TILE_ROWS    6u
+#define CHUNK_BLOCKS 16u
+#define CHUNK_ROWS   64u
+#define PREFETCH     3072 /* bytes ahead of the block being read */
+
+/* A block in scratch: [group][even, odd][16 outputs] pairs; dw, then mw or the second dw. */
+struct record {
+    __m256i w[16][2];
+    __m256 s[2][2];
+};
+struct scratch {
+    struct record rec[CHUNK_BLOCKS];
+    float acc[CHUNK_ROWS][DK_PANEL] __attribute__((aligned(32)));
+};
+_Static_assert(sizeof(struct scratch) <= DK_SCRATCH_BYTES, "scratch of a thread");
+
+/* What one call works on: some rows, blocks [b0, b1) of each panel. */
+struct job {
+    const struct dk_mm *mm;
+    const struct dk_qact *x; /* first row, block b0 */
+    size_t stride;           /* from a block to the next */
+    uint32_t row;            /* of y, for x's first row */
+    uint32_t b0, b1, blocks;
+    struct record *rec; /* NULL: not wanted */
+    float (*acc)[DK_PANEL];
+    unsigned zero_shift;
+};
+
+/* isum of up to four rows and 16 outputs. */
+struct sums {
+    __m256i i[TILE_ROWS][2];
+};
+
+DK_INLINE void start(enum dk_qkind kind, unsigned zero_shift, unsigned sub, unsigned rows,
+                     const struct dk_qact *x, struct sums *s)
+{
+#pragma GCC unroll 6
+    for (unsigned r = 0; r < rows; r++) {
+        __m256i z = _mm256_setzero_si256();
+        if (kind == DK_QK_SUB)
+            z = _mm256_slli_epi32(_mm256_set1_epi32(x[r].nsum_sub[sub]), 5);
+        else if (kind == DK_QK_ZERO)
+            z = _mm256_sll_epi32(_mm256_set1_epi32(x[r].nsum), _mm_cvtsi32_si128((int)zero_shift));
+        s->i[r][0] = s->i[r][1] = z;
+    }
+}
+
+/* Pair number i (0 .. 15) of the block.  Without the empty asm gcc rearranges the sums so that all
+ * products come first, and spills them. */
+DK_INLINE void pair(unsigned i, unsigned rows, __m256i w0, __m256i w1, const struct dk_qact *x,
+                    struct sums *s)
+{
+#pragma GCC unroll 6
+    for (unsigned r = 0; r < rows; r++) {
+        __m256i q = _mm256_set1_epi32(x[r].dw[i]);
+        s->i[r][0] = _mm256_add_epi32(s->i[r][0], _mm256_madd_epi16(w0, q));
+        s->i[r][1] = _mm256_add_epi32(s->i[r][1], _mm256_madd_epi16(w1, q));
+        __asm__("" : "+x"(s->i[r][0]), "+x"(s->i[r][1]));
+    }
+}
+
+/* The float part; mw NULL: none. */
+DK_INLINE void finish(unsigned rows, const struct sums *s, const __m256 dw[2], const __m256 *mw,
+                      const struct dk_qact *x, float (*acc)[DK_PANEL])
+{
+#pragma GCC unroll 6
+    for (unsigned r = 0; r < rows; r++) {
+        __m256 d = _mm256_set1_ps(x[r].d);
+#pragma GCC unroll 2
+        for (unsigned h = 0; h < 2; h++) {
+            __m256 a = _mm256_load_ps(acc[r] + 8 * h);
+            a = _mm256_fmadd_ps(_mm256_mul_ps(dw[h], d), _mm256_cvtepi32_ps(s->i[r][h]), a);
+            if (mw)
+                a = _mm256_fmadd_ps(mw[h], _mm256_set1_ps(x[r].sum), a);
+            _mm256_store_ps(acc[r] + 8 * h, a);
+        }
+    }
+}
+
+/* ---- out of the packed panel ---------------------------------------------------------------------- */
+
+DK_INLINE void packed_block(enum dk_type t, unsigned rows, const uint8_t *q, const uint8_t *s,
+                            unsigned place, const struct dk_qact *x, struct record *rec,
+                            float (*acc)[DK_PANEL])
+{
+    const struct dk_qgeom g = dk_qgeom(t);
+    const unsigned subs = g.kind == DK_QK_SUB ? 2 : 1;
+#pragma GCC unroll 2
+    for (unsigned sub = 0; sub < 2; sub++) {
+        if (sub == subs)
+            break;
+        struct sums sums;
+        start(g.kind, g.zero_shift, sub, rows, x, &sums);
+#pragma GCC unroll 8
+        for (unsigned i = 0; i < 8; i++) {
+            if (i >= 8 / subs)
+                break;
+            unsigned gr = 4 * sub + i;
+            /* Not before the previous group is done: gcc would make planes early and spill them. */
+            if (g.bits == 5 || g.bits == 6)
+                __asm__("" : "+r"(q), "+x"(sums.i[0][0]));
+            __m256i b0 = dk_q256_group(g.bits, q, gr, 0), b1 = dk_q256_group(g.bits, q, gr, 1);
+            __m256i w0 = dk_q256_even(b0), w1 = dk_q256_even(b1);
+            pair(2 * gr, rows, w0, w1, x, &sums);
+            if (rec) {
+                rec->w[2 * gr][0] = w0;
+                rec->w[2 * gr][1] = w1;
+            }
+            w0 = dk_q256_odd(b0);
+            w1 = dk_q256_odd(b1);
+            pair(2 * gr + 1, rows, w0, w1, x, &sums);
+            if (rec) {
+                rec->w[2 * gr + 1][0] = w0;
+                rec->w[2 * gr + 1][1] = w1;
+            }
+        }
+        __m256 dw[2] = {dk_q256_dw(t, s, place, 0, sub), dk_q256_dw(t, s, place, 1, sub)};
+        __m256 mw[2];
+        if (g.kind == DK_QK_MIN) {
+            mw[0] = dk_q256_mw(t, s, place, 0);
+            mw[1] = dk_q256_mw(t, s, place, 1);
+        }
+        finish(rows, &sums, dw, g.kind == DK_QK_MIN ? mw : NULL, x, acc);
+        if (rec) {
+            rec->s[sub][0] = dw[0];
+            rec->s[sub][1] = dw[1];
+            if (g.kind == DK_QK_MIN) {
+                rec->s[1][0] = mw[0];
+                rec->s[1][1] = mw[1];
+            }
+        }
+    }
+}
+
+DK_INLINE void packed(enum dk_type t, unsigned rows, bool keep, const struct job *j,
+                      uint32_t panel0, uint32_t panel1)
+{
+    const struct dk_qgeom g = dk_qgeom(t);
+    size_t panel_bytes = dk_qpanel_bytes(t, j->blocks);
+    const uint8_t *panel = (const uint8_t *)j->mm->w->data + panel0 * panel_bytes;
+    for (uint32_t p = panel0; p < panel1; p++, panel += panel_bytes) {
+        float own[TILE_ROWS][DK_PANEL] __attribute__((aligned(32)));
+        float(*acc)[DK_PANEL] = keep ? j->acc : own;
+        if (!keep || j->b0 == 0)
+            memset(acc, 0, rows * sizeof acc[0]);
+        const struct dk_qact *x = j->x;
+        struct record *rec = keep ? j->rec : NULL;
+        for (uint32_t b = j->b0; b < j->b1; b++, x += j->stride) {
+            const uint8_t *q = panel + dk_qquants_at(t, b);
+#pragma GCC unroll 9
+            for (unsigned l = 0; l < (g.quant_bytes + 64) / 64; l++)
+                _mm_prefetch((const char *)q + PREFETCH + 64 * l, _MM_HINT_T0);
+            packed_block(t, rows, q, panel + dk_qgroup_at(t, b), b % g.group, x, rec, acc);
+            if (keep)
+                rec++;
+        }
+        if (!keep || j->b1 == j->blocks)
+            for (unsigned r = 0; r < rows; r++)
+                dk_q256_store(j->mm, j->row + r, p, acc[r]);
+    }
+}
+
+typedef void (*packed_fn)(const struct job *j, uint32_t panel0, uint32_t panel1);
+
+/* Kept: three or four rows, the sizes that the first of several tiles has. */
+#define DEFINE_PACKED(type, rows, keep, name)                                                      \
+    static void packed_##type##_##name(const struct job *j, uint32_t panel0, uint32_t panel1)      \
+    {                                                                                              \
+        packed(DK_##type, rows, keep, j, panel0, panel1);                                          \
+    }
+#define DEFINE_PACKED_TYPE(type)                                                                   \
+    DEFINE_PACKED(type, 1, false, 1)                                                               \
+    DEFINE_PACKED(type, 2, false, 2)                                                               \
+    DEFINE_PACKED(type, 3, false, 3)                                                               \
+    DEFINE_PACKED(type, 4, false, 4)                                                               \
+    DEFINE_PACKED(type, 5, false, 5)                                                               \
+    DEFINE_PACKED(type, 6, false, 6)                                                               \
+    DEFINE_PACKED(type, 4, true, keep4)                                                            \
+    DEFINE_PACKED(type, 5, true, keep5)                                                            \
+    DEFINE_PACKED(type, 6, true, keep6)
+#define PACKED_LINE(type)                                                                          \
+    [DK_##type] = {packed_##type##_1,     packed_##type##_2,     packed_##type##_3,                \
+                   packed_##type##_4,     packed_##type##_5,     packed_##type##_6,                \
+                   packed_##type##_keep4, packed_##type##_keep5, packed_##type##_keep6}
+
+DEFINE_PACKED_TYPE(Q8_0)
+DEFINE_PACKED_TYPE(Q4_0)
+DEFINE_PACKED_TYPE(Q4_1)
+DEFINE_PACKED_TYPE(Q5_0)
+DEFINE_PACKED_TYPE(Q5_1)
+DEFINE_PACKED_TYPE(Q4_K)
+DEFINE_PACKED_TYPE(Q5_K)
+DEFINE_PACKED_TYPE(Q6_K)
+
+static const packed_fn packed_table[DK_TYPE_COUNT][TILE_ROWS + 3] = {
+    PACKED_LINE(Q8_0), PACKED_LINE(Q4_0), PACKED_LINE(Q4_1), PACKED_LINE(Q5_0),
+    PACKED_LINE(Q5_1), PACKED_LINE(Q4_K), PACKED_LINE(Q5_K), PACKED_LINE(Q6_K),
+};
+
+/* ---- out of scratch ------------------------------------------------------------------------------- */
+
+DK_INLINE void unpacked(enum dk_qkind kind, unsigned rows, const struct job *j, uint32_t panel)
+{
+    const struct dk_qact *x = j->x;
+    const struct record *rec = j->rec;
+    if (j->b0 == 0)
+        memset(j->acc, 0, rows * sizeof j->acc[0]);
+    for (uint32_t b = j->b0; b < j->b1; b++, rec++, x += j->stride) {
+        struct sums s;
+        start(kind, j->zero_shift, 0, rows, x, &s);
+#pragma GCC unroll 16
+        for (unsigned i = 0; i < 16; i++) {
+            if (kind == DK_QK_SUB && i == 8) {
+                finish(rows, &s, rec->s[0], NULL, x, j->acc);
+                start(kind, 5, 1, rows, x, &s);
+            }
+            pair(i, rows, rec->w[i][0], rec->w[i][1], x, &s);
+        }
+        if (kind == DK_QK_SUB)
+            finish(rows, &s, rec->s[1], NULL, x, j->acc);
+        else
+            finish(rows, &s, rec->s[0], kind == DK_QK_MIN ? rec->s[1] : NULL, x, j->acc);
+    }
+    if (j->b1 == j->blocks)
+        for (unsigned r = 0; r < rows; r++)
+            dk_q256_store(j->mm, j->row + r, panel, j->acc[r]);
+}
+
+typedef void (*unpacked_fn)(const struct job *j, uint32_t panel);
+
+#define DEFINE_UNPACKED(kind, rows)                                                                \
+    static void unpacked_##kind##_##rows(const struct job *j, uint32_t panel)                      \
+    {                                                                                              \
+        unpacked(DK_QK_##kind, rows, j, panel);                                                    \
+    }
+#define DEFINE_UNPACKED_KIND(kind)                                                                 \
+    DEFINE_UNPACKED(kind, 1)                                                                       \
+    DEFINE_UNPACKED(kind, 2)                                                                       \
+    DEFINE_UNPACKED(kind, 3) DEFINE_UNPACKED(kind, 4) DEFINE_UNPACKED(kind, 5)                     \
+        DEFINE_UNPACKED(kind, 6)
+#define UNPACKED_LINE(kind)                                                                        \
+    [DK_QK_##kind] = {unpacked_##kind##_1, unpacked_##kind##_2, unpacked_##kind##_3,               \
+                      unpacked_##kind##_4, unpacked_##kind##_5, unpacked_##kind##_6}
+DEFINE_UNPACKED_KIND(ZERO)
+DEFINE_UNPACKED_KIND(MIN)
+DEFINE_UNPACKED_KIND(SUB)
+
+static const unpacked_fn unpacked_table[3][TILE_ROWS] = {UNPACKED_LINE(ZERO), UNPACKED_LINE(MIN),
+                                                         UNPACKED_LINE(SUB)};
+
+/* ---- the product ---------------------------------------------------------------------------------- */
+
+/* Rows [row0, row0 + rows) of one panel, more than four of them; row0 is a multiple of 16. */
+static void panel_rows(const struct dk_mm *mm, const struct dk_act *a, uint32_t panel,
+                       uint32_t row0, uint32_t rows, struct scratch *s)
+{
+    enum dk_type t = mm->w->type;
+    struct dk_qgeom g = dk_qgeom(t);
+    uint32_t blocks = mm->w->k / DK_QBLOCK;
+    struct job j = {
+        .mm = mm,
+        .stride = dk_qtile_rows(a->rows),
+        .blocks = blocks,
+        .rec = s->rec,
+        .zero_shift = g.zero_shift,
+    };
+    for (j.b0 = 0; j.b0 < blocks; j.b0 = j.b1) {
+        j.b1 = blocks - j.b0 < CHUNK_BLOCKS ? blocks : j.b0 + CHUNK_BLOCKS;
+        uint32_t n;
+        for (uint32_t r = 0; r < rows; r += n) {
+            /* Tiles do not cross a multiple of 16; what is left of 16 is cut into alike tiles. */
+            uint32_t left = DK_QTILE - r % DK_QTILE;
+            left = rows - r < left ? rows - r : left;
+            uint32_t tiles = (left + TILE_ROWS - 1) / TILE_ROWS;
+            n = (left + tiles - 1) / tiles;
+            j.x =
+                (const struct dk_qact *)dk_act_int(a) + dk_qact_at(a->rows, blocks, row0 + r, j.b0);
+            j.row = row0 + r;
+            j.acc = s->acc + r;
+            if (r == 0)
+                packed_table[t][n + 2](&j, panel, panel + 1);
+            else
+                unpacked_table[g.kind][n - 1](&j, panel);
+        }
+    }
+}
+
+DK_DECLARE_MATMUL(dk_cpu_matmul_quant_avx2)
+{
+    uint32_t blocks = mm->w->k / DK_QBLOCK, rows;
+    for (uint32_t r = 0; r < a->rows; r += rows) {
+        rows = a->rows - r < CHUNK_ROWS ? a->rows - r : CHUNK_ROWS;
+        if (rows <= TILE_ROWS) {
+            struct job j = {
+                .mm = mm,
+                .x = (const struct dk_qact *)dk_act_int(a) + dk_qact_at(a->rows, blocks, r, 0),
+                .stride = dk_qtile_rows(a->rows),
+                .row = r,
+                .b1 = blocks,
+                .blocks = blocks,
+            };
+            packed_table[mm->w->type][rows - 1](&j, panel0, panel1);
+            continue;
+        }
+        for (uint32_t p = panel0; p < panel1; p++)
+            panel_rows(mm, a, p, r, rows, scratch);
+    }
+}
