@@ -20,7 +20,7 @@
 /*
  * Parses text[0..len) (any bytes; no NUL needed behind it).  The whole text must be one JSON value
  * in UTF-8; duplicate keys, NULs in strings, deeper nesting than JS_MAX_DEPTH, and numbers outside
- * int64 / double are refused.  Memory is bounded by 16 MiB + 16 * len, so that a small text can not
+ * int64 / double are refused.  Memory is bounded by about 16 MiB + 24 * len, so that a small text can not
  * blow up.  Messages start with "name:line:column: ".  FORMAT, LIMIT or NOMEM.
  */
 int js_parse(const char *text, size_t len, const char *name, json_t **ret, struct error *err);

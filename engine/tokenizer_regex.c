@@ -229,10 +229,14 @@ int regex_translate(const char *pattern, size_t len, struct strbuf *out, const c
 
 /* ---- PCRE2 with our allocator */
 
+static _Thread_local bool pcre_out_of_memory;
+
 static void *pcre_alloc(size_t n, void *arg)
 {
     (void)arg;
-    return mem_alloc(n);
+    void *p = mem_alloc(n);
+    pcre_out_of_memory |= !p;
+    return p;
 }
 
 static void pcre_free(void *p, void *arg)
@@ -259,6 +263,7 @@ int regex_compile(const char *pattern, size_t len, pcre2_code **ret, bool *ret_j
     _cleanup_(compile_context_freep) pcre2_compile_context *c =
         g ? pcre2_compile_context_create(g) : NULL;
     _cleanup_strbuf_ struct strbuf text = {0};
+    pcre_out_of_memory = false;
     if (!c)
         return ERR_NOMEM(err);
     int r = regex_translate(pattern, len, &text, name, err);
@@ -274,13 +279,18 @@ int regex_compile(const char *pattern, size_t len, pcre2_code **ret, bool *ret_j
                                    &code, &at, c);
     if (!re) {
         char why[128];
-        if (code == PCRE2_ERROR_NOMEMORY || code == 121 /* failed to allocate heap memory */)
+        if (pcre_out_of_memory)
             return ERR_NOMEM(err);
         pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof(why));
         return ERR(err, FORMAT, "%s: broken regular expression: %s", name, why);
     }
     /* No JIT (hardened kernels forbid such memory): the interpreter gives the same, slower. */
-    *ret_jit = pcre2_jit_compile(re, PCRE2_JIT_COMPLETE) == 0;
+    bool jit = pcre2_jit_compile(re, PCRE2_JIT_COMPLETE) == 0;
+    if (pcre_out_of_memory) {
+        pcre2_code_free(re);
+        return ERR_NOMEM(err);
+    }
+    *ret_jit = jit;
     *ret = re;
     return 0;
 }
