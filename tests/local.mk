@@ -5,9 +5,9 @@ AM_TESTS_ENVIRONMENT = top_srcdir='$(abs_top_srcdir)'; top_builddir='$(abs_top_b
 # For sanitized builds: slower, and the first finding ends the program.
 if SANITIZED
 AM_TESTS_ENVIRONMENT += CK_TIMEOUT_MULTIPLIER=10; \
-	ASAN_OPTIONS="detect_stack_use_after_return=1:strict_string_checks=1:$$ASAN_OPTIONS"; \
+	ASAN_OPTIONS="allocator_may_return_null=1:detect_stack_use_after_return=1:strict_string_checks=1:$$ASAN_OPTIONS"; \
 	UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1:$$UBSAN_OPTIONS"; \
-	TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1:$$TSAN_OPTIONS"; \
+	TSAN_OPTIONS="allocator_may_return_null=1:halt_on_error=1:second_deadlock_stack=1:$$TSAN_OPTIONS"; \
 	export CK_TIMEOUT_MULTIPLIER ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS;
 endif
 tap_driver = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
