@@ -10,6 +10,8 @@
  * Tails (slots of their own per row, a tree's branches) need no copy of K: all blocks that the
  * tile's tails touch are scored for all its queries, and each row then picks its slots' scores.
  */
+#pragma once
+
 #include <string.h>
 
 #include "kernels/cpu/attention/tile.h"

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Residual addition and SiLU gate on sixteen lanes. */
+#pragma once
+
 #include "kernels/cpu/internal.h"
 #include "kernels/cpu/vmath.h"
 

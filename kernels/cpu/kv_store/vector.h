@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One position's K and V into their blocks: rounded sixteen at a time; K is then scattered, since
  * its block has the positions innermost. */
+#pragma once
+
 #include <string.h>
 
 #include "kernels/cpu/internal.h"

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* RMSNorm on sixteen lanes: one accumulator a lane, the tail's missing elements are zeros, which
  * leave a sum of squares as it is. */
+#pragma once
+
 #include "kernels/cpu/internal.h"
 #include "kernels/cpu/v16.h"
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rotary embedding on sixteen pairs at a time. */
+#pragma once
+
 #include "kernels/cpu/internal.h"
 #include "kernels/cpu/v16.h"
 #include "kernels/fma.h"

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Argmax, log-sum-exp and Gumbel noise on sixteen lanes. */
+#pragma once
+
 #include <string.h>
 
 #include "kernels/cpu/internal.h"
