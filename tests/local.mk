@@ -49,6 +49,11 @@ check_PROGRAMS += %D%/unit/test-frame
 tests_unit_test_frame_SOURCES = %D%/unit/test-frame.c
 tests_unit_test_frame_LDADD = $(base_test_libs)
 
+engine_fixtures = %D%/unit/engine-util.c %D%/unit/engine-util.h %D%/unit/fixture.c %D%/unit/fixture.h
+check_PROGRAMS += %D%/unit/test-engine-feed
+tests_unit_test_engine_feed_SOURCES = %D%/unit/test-engine-feed.c $(engine_fixtures)
+tests_unit_test_engine_feed_LDADD = $(engine_test_libs) -lm
+
 check_PROGRAMS += %D%/unit/test-kv
 tests_unit_test_kv_SOURCES = %D%/unit/test-kv.c
 tests_unit_test_kv_LDADD = $(engine_test_libs)

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define FIXTURE_EOS 258u
+#define FIXTURE_EOS   258u
 #define FIXTURE_VOCAB 512u
 
 enum fixture_family { FIXTURE_LLAMA, FIXTURE_QWEN2, FIXTURE_QWEN3 };
