@@ -54,6 +54,10 @@ check_PROGRAMS += %D%/unit/test-engine-feed
 tests_unit_test_engine_feed_SOURCES = %D%/unit/test-engine-feed.c $(engine_fixtures)
 tests_unit_test_engine_feed_LDADD = $(engine_test_libs) -lm
 
+check_PROGRAMS += %D%/unit/test-engine-request
+tests_unit_test_engine_request_SOURCES = %D%/unit/test-engine-request.c $(engine_fixtures)
+tests_unit_test_engine_request_LDADD = $(engine_test_libs) -lm
+
 check_PROGRAMS += %D%/unit/test-kv
 tests_unit_test_kv_SOURCES = %D%/unit/test-kv.c
 tests_unit_test_kv_LDADD = $(engine_test_libs)

@@ -310,7 +310,7 @@ static void check_tree(struct engine *e, uint32_t base, const int32_t *parent, u
 {
     const struct model_config *m = engine_model_config(e);
     const size_t vocab = m->vocab_size, hidden = m->hidden;
-    const uint32_t layers[2] = {0, m->n_layers - 1};
+    const uint32_t layers[2] = {0, m->n_layers - 1}, n_taps = m->n_layers > 1 ? 2 : 1;
     struct error err = {0};
     uint32_t text[256], nodes[64], path[64];
     test_tokens(seed, m->vocab_size, text, 256);
@@ -321,7 +321,7 @@ static void check_tree(struct engine *e, uint32_t base, const int32_t *parent, u
     test_feed(e, s, text, base, 256, NULL, NULL, 0, NULL);
     for (uint32_t leaf = 0; leaf < n; leaf++) {
         /* Again for each leaf: a tree that was not kept leaves no trace. */
-        ck_ok(engine_feed_tree(e, s, nodes, parent, n, logits, layers, 2, taps, &err), &err);
+        ck_ok(engine_feed_tree(e, s, nodes, parent, n, logits, layers, n_taps, taps, &err), &err);
         ck_assert_uint_eq(engine_seq_len(s), base);
         uint32_t depth = 0;
         for (int32_t i = (int32_t)leaf; i >= 0; i = parent[i])
@@ -333,10 +333,10 @@ static void check_tree(struct engine *e, uint32_t base, const int32_t *parent, u
         for (uint32_t i = 0; i < depth; i++)
             ids[i] = nodes[path[i]];
         ck_ok(engine_seq_fork(e, s, &plain, &err), &err);
-        test_feed(e, plain, ids, depth, 64, one, layers, 2, tap);
+        test_feed(e, plain, ids, depth, 64, one, layers, n_taps, tap);
         test_floats_equal("leaf", logits + leaf * vocab, one + (depth - 1) * vocab, vocab);
-        test_floats_equal("tap of leaf", taps + leaf * 2 * hidden, tap + (depth - 1) * 2 * hidden,
-                          2 * hidden);
+        test_floats_equal("tap of leaf", taps + leaf * n_taps * hidden,
+                          tap + (depth - 1) * n_taps * hidden, n_taps * hidden);
         test_feed(e, plain, text + 100, 32, 32, rest, NULL, 0, NULL);
         struct seq *kept = NULL;
         if (leaf + 1 == n) {
@@ -512,7 +512,7 @@ START_TEST(bad_configuration)
     c = test_engine_config();
     c.kv_bytes = 100;
     ck_fails(engine_new(models[0], &c, NULL, NULL, &e, &err), LIMIT, &err);
-    ck_fails(engine_new("/nowhere/model", &c, NULL, NULL, &e, &err), IO, &err);
+    ck_fails(engine_new("/nowhere/model", &c, NULL, NULL, &e, &err), NOT_FOUND, &err);
     ck_assert_ptr_null(e);
     /* kv_bytes: whole blocks. */
     c = test_engine_config();
