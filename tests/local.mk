@@ -117,6 +117,15 @@ check_PROGRAMS += %D%/unit/test-chat
 tests_unit_test_chat_SOURCES = %D%/unit/test-chat.c $(text_fixture)
 tests_unit_test_chat_LDADD = $(engine_test_libs)
 
+check_PROGRAMS += %D%/unit/test-gguf %D%/unit/test-model-file %D%/unit/test-safetensors
+model_file_tests = %D%/unit/modelgen.c %D%/unit/modelgen.h
+tests_unit_test_gguf_SOURCES = %D%/unit/test-gguf.c $(model_file_tests)
+tests_unit_test_gguf_LDADD = $(engine_test_libs)
+tests_unit_test_model_file_SOURCES = %D%/unit/test-model-file.c $(model_file_tests)
+tests_unit_test_model_file_LDADD = $(engine_test_libs)
+tests_unit_test_safetensors_SOURCES = %D%/unit/test-safetensors.c $(model_file_tests)
+tests_unit_test_safetensors_LDADD = $(engine_test_libs)
+
 if BUILD_AMX
 tests_unit_test_matmul_SOURCES += %D%/amx-emu/amx-emu.h %D%/amx-emu/matmul-bf16.c
 tests_unit_test_matmul_CPPFLAGS += -DHAVE_AMX_EMU
