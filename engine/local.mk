@@ -36,6 +36,7 @@ libdedit_engine_a_SOURCES = \
 	%D%/hf_tokens.c \
 	%D%/json.c \
 	%D%/json.h \
+	%D%/json_member.c \
 	%D%/json_parse.c \
 	%D%/kv.c \
 	%D%/kv.h \

@@ -129,7 +129,7 @@ START_TEST(headers)
         "\"a\"", "F8_E4M3");
     bad("{\"__metadata__\":[]}", 0, FORMAT, "__metadata__", NULL);
     bad("{\"__metadata__\":{\"k\":1}}", 0, FORMAT, "\"k\"", "string");
-    bad("{\"\xff\":1}", 0, FORMAT, ":1:2: ", "0xff");
+    bad("{\"\xff\":1}", 0, FORMAT, ":1:3: ", "UTF-8");
 }
 END_TEST
 
