@@ -107,7 +107,7 @@ enum dk_layout { DK_LAYOUT_PANEL, DK_LAYOUT_AMX_BF16 };
 struct dk_weight {
     enum dk_type type;
     enum dk_layout layout;
-    uint32_t n, k;    /* logical sizes */
+    uint32_t n, k; /* logical sizes */
     uint32_t n_panels;
     const void *data; /* 64-byte aligned, dk_weight_bytes() long; not owned */
     size_t bytes;
@@ -156,15 +156,15 @@ void dk_act_init(struct dk_act *a, uint32_t max_rows, uint32_t max_k, void *mem)
 enum { DK_MM_ADD = 1 };
 struct dk_mm {
     const struct dk_weight *w;
-    float *y;    /* row r at y + r * ldy; n floats each (padding outputs are never written) */
-    size_t ldy;  /* floats */
+    float *y;   /* row r at y + r * ldy; n floats each (padding outputs are never written) */
+    size_t ldy; /* floats */
     unsigned flags;
 };
 #define DK_SCRATCH_BYTES (1u << 20) /* per thread, for products and attention; 64-byte aligned */
 
 /* ---- attention ---------------------------------------------------------------------------------- */
 
-#define DK_KV_BLOCK 16u /* positions of a KV block */
+#define DK_KV_BLOCK     16u  /* positions of a KV block */
 #define DK_MAX_HEAD_DIM 512u /* attention's scratch is cut for it; loaders refuse larger heads */
 enum dk_kv_type { DK_KV_F32, DK_KV_BF16, DK_KV_F16, DK_KV_TYPE_COUNT };
 const char *dk_kv_type_name(enum dk_kv_type t); /* "f32", "bf16", "f16" */
@@ -226,8 +226,8 @@ struct dk_ops {
     void (*kv_store)(const struct dk_kv *kv, uint32_t slot, const float *k_row, const float *v_row);
     /*
      * Grouped-query attention of rows [0, n_rows) for query heads [head0, head1).  q, out: row r at
-     * + r * ld, [n_heads][head_dim].  Per row and head, positions p ascending in chunks of
-     * DK_ATTN_CHUNK aligned to position 0:
+     * + r * ld, [n_heads][head_dim]; out and q do not overlap.  Per row and head, positions p
+     * ascending in chunks of DK_ATTN_CHUNK aligned to position 0:
      *   s_p = (sum over d ascending of fma(q_d, K_pd)) * scale
      *   m = max of the chunk; e_p = exp(s_p - m); l = 16 lanes (p % 16) of sums, folded 8-4-2-1;
      *   a_d = sum over p ascending of fma(e_p, V_pd)
@@ -237,6 +237,19 @@ struct dk_ops {
     void (*attention)(const struct dk_kv *kv, const struct dk_attn_row *rows, uint32_t n_rows,
                       const float *q, size_t ldq, float *out, size_t ldo, uint32_t n_heads,
                       uint32_t head0, uint32_t head1, float scale, void *scratch);
+    /*
+     * The same in two steps, so that threads can share one long row by chunks: chunks
+     * [chunk0, chunk1) leave their (m, l, a), as far as a row reaches them, in part (chunk c, row r,
+     * head h at + ((c * n_rows + r) * n_heads + h) * DK_ATTN_PART(head_dim)); the merge over all
+     * chunks of a row then gives what attention gives.  head_dim and rows as before.
+     */
+    void (*attention_part)(const struct dk_kv *kv, const struct dk_attn_row *rows, uint32_t n_rows,
+                           const float *q, size_t ldq, float *part, uint32_t n_heads,
+                           uint32_t head0, uint32_t head1, uint32_t chunk0, uint32_t chunk1,
+                           float scale, void *scratch);
+    void (*attention_merge)(const struct dk_attn_row *rows, uint32_t n_rows, const float *part,
+                            float *out, size_t ldo, uint32_t n_heads, uint32_t head_dim,
+                            uint32_t head0, uint32_t head1);
 
     /* Lowest id of the largest value, -inf included.  *ret_bad: true when any value is NaN or
      * +inf, or every value is -inf. */
@@ -254,6 +267,8 @@ struct dk_ops {
                    uint32_t n);
 };
 #define DK_ATTN_CHUNK 256u
+/* Floats of one chunk's result: m, l, padding to 16; a, padded to a multiple of 16. */
+#define DK_ATTN_PART(head_dim) (16u + ((head_dim) + 15u) / 16u * 16u)
 
 /* NULL when this build or this CPU cannot run the tier. */
 const struct dk_ops *dk_ops(enum dk_tier t);

@@ -52,6 +52,8 @@ static inline void route_matmul(const struct route *r, const struct dk_mm *mm,
     .rmsnorm = dk_cpu_rmsnorm_##tier, .add = dk_cpu_add_##tier,                                    \
     .silu_mul = dk_cpu_silu_mul_##tier, .rope = dk_cpu_rope_##tier,                                \
     .kv_store = dk_cpu_kv_store_##tier, .attention = dk_cpu_attention_##tier,                      \
+    .attention_part = dk_cpu_attention_part_##tier,                                                \
+    .attention_merge = dk_cpu_attention_merge_##tier,                                              \
     .argmax = dk_cpu_argmax_##tier, .logsumexp = dk_cpu_logsumexp_##tier,                          \
     .gumbel = dk_cpu_gumbel_##tier
 

@@ -97,6 +97,13 @@ void dk_weight_row_quant(const struct dk_weight *w, uint32_t row, float *out);
                                  uint32_t n_rows, const float *q, size_t ldq, float *out,          \
                                  size_t ldo, uint32_t n_heads, uint32_t head0, uint32_t head1,     \
                                  float scale, void *scratch);                                      \
+    void dk_cpu_attention_part_##tier(                                                             \
+        const struct dk_kv *kv, const struct dk_attn_row *rows, uint32_t n_rows, const float *q,   \
+        size_t ldq, float *part, uint32_t n_heads, uint32_t head0, uint32_t head1,                 \
+        uint32_t chunk0, uint32_t chunk1, float scale, void *scratch);                             \
+    void dk_cpu_attention_merge_##tier(                                                            \
+        const struct dk_attn_row *rows, uint32_t n_rows, const float *part, float *out,            \
+        size_t ldo, uint32_t n_heads, uint32_t head_dim, uint32_t head0, uint32_t head1);          \
     uint32_t dk_cpu_argmax_##tier(const float *x, uint32_t n, float *ret_max, bool *ret_bad);      \
     float dk_cpu_logsumexp_##tier(const float *x, uint32_t n, float max);                          \
     void dk_cpu_gumbel_##tier(float *out, const uint32_t key[2], const uint32_t ctr[3],            \

@@ -146,6 +146,31 @@ static void run(const struct dk_ops *ops, const struct pool *p, const struct bat
                    out + row0 * b->ld, b->ld, p->n_heads, head0, head1, b->scale, scratch);
 }
 
+/* The two-step form over all heads, chunks in random portions, rows in two pieces. */
+static void run_parts(const struct dk_ops *ops, const struct pool *p, const struct batch *b,
+                      struct rng *r, float *part, void *scratch)
+{
+    uint32_t longest = 0, cut = rng_below(r, b->n_rows);
+    for (uint32_t i = 0; i < b->n_rows; i++)
+        longest = b->rows[i].n_vis > longest ? b->rows[i].n_vis : longest;
+    uint32_t chunks = (longest + DK_ATTN_CHUNK - 1) / DK_ATTN_CHUNK;
+    for (uint32_t r0 = 0, r1 = cut; r0 < b->n_rows; r0 = r1, r1 = b->n_rows) {
+        for (uint32_t c = 0, n; c < chunks; c += n) {
+            n = 1 + rng_below(r, chunks - c);
+            uint32_t h = rng_below(r, p->n_heads + 1);
+            ops->attention_part(&p->kv, b->rows + r0, r1 - r0, b->q + r0 * b->ld, b->ld, part,
+                                p->n_heads, 0, h, c, c + n, b->scale, scratch);
+            ops->attention_part(&p->kv, b->rows + r0, r1 - r0, b->q + r0 * b->ld, b->ld, part,
+                                p->n_heads, h, p->n_heads, c, c + n, b->scale, scratch);
+        }
+        uint32_t h = rng_below(r, p->n_heads + 1);
+        ops->attention_merge(b->rows + r0, r1 - r0, part, b->out + r0 * b->ld, b->ld, p->n_heads,
+                             p->kv.head_dim, 0, h);
+        ops->attention_merge(b->rows + r0, r1 - r0, part, b->out + r0 * b->ld, b->ld, p->n_heads,
+                             p->kv.head_dim, h, p->n_heads);
+    }
+}
+
 static void check(const char *what, const struct dk_ops *ops, const struct pool *p,
                   const struct batch *b)
 {
@@ -201,6 +226,15 @@ static void check_all(struct pool *p, struct batch *b, struct rng *r, void *scra
         clear(b);
         run(ops, p, b, 0, b->n_rows, 0, p->n_heads, b->out, scratch);
         check("batch", ops, p, b);
+        size_t part_bytes = (size_t)(1024 / DK_ATTN_CHUNK) * b->n_rows * p->n_heads *
+                            DK_ATTN_PART(p->kv.head_dim) * sizeof(float);
+        float *part = mem_aligned(64, part_bytes);
+        ck_assert_ptr_nonnull(part);
+        memset(part, 0xff, part_bytes);
+        clear(b);
+        run_parts(ops, p, b, r, part, scratch);
+        mem_free(part);
+        check("parts", ops, p, b);
         if (tier == DK_TIER_C)
             continue;
         clear(b);

@@ -26,11 +26,12 @@ static uint32_t slot_of(const struct dk_attn_row *r, uint32_t p)
 }
 
 /* One chunk: its maximum, sum of exponentials and weighted sum of V. */
-static void chunk(const struct dk_kv *kv, const struct dk_attn_row *row, uint32_t p0, uint32_t n,
+static void chunk(const struct dk_kv *kv, const struct dk_attn_row *row, uint32_t p0,
                   size_t kv_head, const float *q, float scale, float *s, float *ret_m, float *ret_l,
                   float *a)
 {
     size_t hd = kv->head_dim, head = hd * DK_KV_BLOCK, stride = head * kv->n_kv_heads;
+    uint32_t rest = row->n_vis - p0, n = rest < DK_ATTN_CHUNK ? rest : DK_ATTN_CHUNK;
     float m = -__builtin_inff(), lane[16] = {0};
     for (uint32_t i = 0; i < n; i++) {
         uint32_t slot = slot_of(row, p0 + i);
@@ -58,6 +59,27 @@ static void chunk(const struct dk_kv *kv, const struct dk_attn_row *row, uint32_
     *ret_l = lane[0];
 }
 
+/* Results of one chunk and of all chunks before it; the first chunk is taken as it is. */
+struct state {
+    float m, l, *a;
+};
+
+static void merge(struct state *s, float m1, float l1, const float *a1, size_t hd, bool first)
+{
+    if (first) {
+        s->m = m1;
+        s->l = l1;
+        for (size_t d = 0; d < hd; d++)
+            s->a[d] = a1[d];
+        return;
+    }
+    float m = m1 > s->m ? m1 : s->m, c0 = dk_exp_def(s->m - m), c1 = dk_exp_def(m1 - m);
+    s->l = dk_fmaf(l1, c1, s->l * c0);
+    for (size_t d = 0; d < hd; d++)
+        s->a[d] = dk_fmaf(a1[d], c1, s->a[d] * c0);
+    s->m = m;
+}
+
 void dk_cpu_attention_c(const struct dk_kv *kv, const struct dk_attn_row *rows, uint32_t n_rows,
                         const float *q, size_t ldq, float *out, size_t ldo, uint32_t n_heads,
                         uint32_t head0, uint32_t head1, float scale, void *scratch)
@@ -66,24 +88,45 @@ void dk_cpu_attention_c(const struct dk_kv *kv, const struct dk_attn_row *rows, 
     float *s = scratch, *a = s + DK_ATTN_CHUNK;
     for (uint32_t r = 0; r < n_rows; r++)
         for (uint32_t h = head0; h < head1; h++) {
-            float *o = out + r * ldo + h * hd, m = 0, l = 0;
+            struct state st = {.a = out + r * ldo + h * hd};
             for (uint32_t p = 0; p < rows[r].n_vis; p += DK_ATTN_CHUNK) {
-                uint32_t rest = rows[r].n_vis - p, n = rest < DK_ATTN_CHUNK ? rest : DK_ATTN_CHUNK;
-                float m1, l1;
-                chunk(kv, &rows[r], p, n, h / group, q + r * ldq + h * hd, scale, s, &m1, &l1,
-                      p ? a : o);
-                if (p == 0) {
-                    m = m1;
-                    l = l1;
-                    continue;
-                }
-                float mm = m1 > m ? m1 : m, c0 = dk_exp_def(m - mm), c1 = dk_exp_def(m1 - mm);
-                l = dk_fmaf(l1, c1, l * c0);
-                for (size_t d = 0; d < hd; d++)
-                    o[d] = dk_fmaf(a[d], c1, o[d] * c0);
-                m = mm;
+                float m, l;
+                chunk(kv, &rows[r], p, h / group, q + r * ldq + h * hd, scale, s, &m, &l, a);
+                merge(&st, m, l, a, hd, p == 0);
             }
             for (size_t d = 0; d < hd; d++)
-                o[d] /= l;
+                st.a[d] /= st.l;
+        }
+}
+
+void dk_cpu_attention_part_c(const struct dk_kv *kv, const struct dk_attn_row *rows,
+                             uint32_t n_rows, const float *q, size_t ldq, float *part,
+                             uint32_t n_heads, uint32_t head0, uint32_t head1, uint32_t chunk0,
+                             uint32_t chunk1, float scale, void *scratch)
+{
+    size_t hd = kv->head_dim, group = n_heads / kv->n_kv_heads;
+    for (uint32_t c = chunk0; c < chunk1; c++)
+        for (uint32_t r = 0; r < n_rows; r++)
+            for (uint32_t h = head0; h < head1 && c * DK_ATTN_CHUNK < rows[r].n_vis; h++) {
+                float *o = part + (((size_t)c * n_rows + r) * n_heads + h) * DK_ATTN_PART(hd);
+                chunk(kv, &rows[r], c * DK_ATTN_CHUNK, h / group, q + r * ldq + h * hd, scale,
+                      scratch, &o[0], &o[1], o + 16);
+            }
+}
+
+void dk_cpu_attention_merge_c(const struct dk_attn_row *rows, uint32_t n_rows, const float *part,
+                              float *out, size_t ldo, uint32_t n_heads, uint32_t head_dim,
+                              uint32_t head0, uint32_t head1)
+{
+    for (uint32_t r = 0; r < n_rows; r++)
+        for (uint32_t h = head0; h < head1; h++) {
+            struct state st = {.a = out + r * ldo + (size_t)h * head_dim};
+            for (uint32_t c = 0; c * DK_ATTN_CHUNK < rows[r].n_vis; c++) {
+                const float *o =
+                    part + (((size_t)c * n_rows + r) * n_heads + h) * DK_ATTN_PART(head_dim);
+                merge(&st, o[0], o[1], o + 16, head_dim, c == 0);
+            }
+            for (size_t d = 0; d < head_dim; d++)
+                st.a[d] /= st.l;
         }
 }

@@ -42,6 +42,9 @@ struct tile {
     uint32_t kv_head;
     float scale;
     struct work *w;
+    /* Where chunks go that are not merged here: of query 0 in chunk 0; NULL otherwise. */
+    float *part;
+    size_t part_row, part_chunk; /* floats from row to row and chunk to chunk */
 };
 
 static uint32_t clamp_chunk(uint32_t end, uint32_t p0)
@@ -217,23 +220,49 @@ static void softmax(float *s, uint32_t n, float *ret_m, float *ret_l)
     *ret_l = v_fold(l);
 }
 
-static void merge(struct work *w, uint32_t j, uint32_t hd, bool first)
+/* Merges (m1, l1, b) into (*m, *l, a), vectors of head_dim padded to 16. */
+static void merge(float *m, float *l, float *a, float m1, float l1, const float *b, uint32_t hd,
+                  bool first)
 {
-    float *a = w->a + j * Q_STRIDE;
-    const float *b = w->a_new + j * Q_STRIDE;
     if (first) {
         memcpy(a, b, hd * sizeof *a);
-        w->m[j] = w->m_new[j];
-        w->l[j] = w->l_new[j];
+        *m = m1;
+        *l = l1;
         return;
     }
-    float m = w->m_new[j] > w->m[j] ? w->m_new[j] : w->m[j];
-    float c0 = dk_exp_def(w->m[j] - m), c1 = dk_exp_def(w->m_new[j] - m);
-    w->l[j] = dk_fmaf(w->l_new[j], c1, w->l[j] * c0);
-    w->m[j] = m;
+    float top = m1 > *m ? m1 : *m, c0 = dk_exp_def(*m - top), c1 = dk_exp_def(m1 - top);
+    *l = dk_fmaf(l1, c1, *l * c0);
+    *m = top;
     v16 x0 = v_set1(c0), x1 = v_set1(c1);
-    for (uint32_t d = 0; d < hd; d += 16) /* may run into the stride's padding */
+    for (uint32_t d = 0; d < hd; d += 16)
         v_store(a + d, v_fma(v_load(b + d), x1, v_mul(v_load(a + d), x0)));
+}
+
+static void divide(float *out, const float *a, float l, uint32_t hd)
+{
+    v16 x = v_set1(l);
+    uint32_t d = 0;
+    for (; d + 16 <= hd; d += 16)
+        v_store(out + d, v_div(v_load(a + d), x));
+    if (d < hd)
+        v_store_n(out + d, v_div(v_load_n(a + d, hd - d), x), hd - d);
+}
+
+/* A query's result of the chunk at p0: into its part, or merged with what came before. */
+static void finish_chunk(const struct tile *t, uint32_t r, uint32_t h, uint32_t p0)
+{
+    struct work *w = t->w;
+    uint32_t j = r * t->n_heads + h, hd = t->kv->head_dim;
+    const float *a = w->a_new + j * Q_STRIDE;
+    if (!t->part) {
+        merge(&w->m[j], &w->l[j], w->a + j * Q_STRIDE, w->m_new[j], w->l_new[j], a, hd, p0 == 0);
+        return;
+    }
+    float *o = t->part + p0 / DK_ATTN_CHUNK * t->part_chunk + r * t->part_row +
+               (size_t)h * DK_ATTN_PART(hd);
+    o[0] = w->m_new[j];
+    o[1] = w->l_new[j];
+    memcpy(o + 16, a, hd * sizeof *a);
 }
 
 /* What is read behind this chunk's V: the next chunk's K, or that of the next group of heads. */
@@ -299,12 +328,14 @@ static void one_chunk(const struct tile *t, uint32_t r0, uint32_t p0)
         for (uint32_t h = 0; k && h < nh; h += T_QUERIES)
             values(t, r * nh + h, nh - h < T_QUERIES ? nh - h : T_QUERIES, w->vb, 1, shared, k,
                    shared == 0);
-        for (uint32_t j = r * nh; n && j < (r + 1) * nh; j++)
-            merge(w, j, t->kv->head_dim, p0 == 0);
+        for (uint32_t h = 0; n && h < nh; h++)
+            finish_chunk(t, r, h, p0);
     }
 }
 
-static void run_tile(const struct tile *t, const float *q, size_t ldq, float *out, size_t ldo)
+/* Chunks from p0 up to `end` positions. */
+static void run_tile(const struct tile *t, const float *q, size_t ldq, float *out, size_t ldo,
+                     uint32_t p0, uint32_t end)
 {
     struct work *w = t->w;
     uint32_t hd = t->kv->head_dim, nh = t->n_heads, longest = 0, r0 = 0;
@@ -313,22 +344,38 @@ static void run_tile(const struct tile *t, const float *q, size_t ldq, float *ou
             memcpy(w->q + (r * nh + h) * Q_STRIDE, q + r * ldq + (size_t)h * hd, hd * sizeof *q);
         longest = t->rows[r].n_vis > longest ? t->rows[r].n_vis : longest;
     }
-    for (uint32_t p0 = 0; p0 < longest; p0 += DK_ATTN_CHUNK) {
+    for (; p0 < longest && p0 < end; p0 += DK_ATTN_CHUNK) {
         while (t->rows[r0].n_vis <= p0)
             r0++;
         one_chunk(t, r0, p0);
     }
-    for (uint32_t r = 0; r < t->n_rows; r++)
-        for (uint32_t h = 0; h < nh; h++) {
-            const float *a = w->a + (r * nh + h) * Q_STRIDE;
-            v16 l = v_set1(w->l[r * nh + h]);
-            float *o = out + r * ldo + (size_t)h * hd;
-            uint32_t d = 0;
-            for (; d + 16 <= hd; d += 16)
-                v_store(o + d, v_div(v_load(a + d), l));
-            if (d < hd)
-                v_store_n(o + d, v_div(v_load_n(a + d, hd - d), l), hd - d);
+    for (uint32_t j = 0; out && j < t->n_rows * nh; j++)
+        divide(out + j / nh * ldo + (size_t)(j % nh) * hd, w->a + j * Q_STRIDE, w->l[j], hd);
+}
+
+/* Cuts rows and heads into tiles; t has everything but rows and heads.  out or part is NULL. */
+static void run_tiles(struct tile *t, const struct dk_attn_row *rows, uint32_t n_rows,
+                      const float *q, size_t ldq, float *out, size_t ldo, float *part,
+                      uint32_t n_heads, uint32_t head0, uint32_t head1, uint32_t p0, uint32_t end)
+{
+    uint32_t hd = t->kv->head_dim, group = n_heads / t->kv->n_kv_heads;
+    t->part_row = (size_t)n_heads * DK_ATTN_PART(hd);
+    t->part_chunk = n_rows * t->part_row;
+    for (uint32_t h = head0; h < head1; h += t->n_heads) {
+        uint32_t group_end = (h / group + 1) * group, stop = group_end < head1 ? group_end : head1;
+        t->n_heads = stop - h < TILE ? stop - h : TILE;
+        t->kv_head = h / group;
+        uint32_t most = TILE / t->n_heads;
+        for (uint32_t r = 0; r < n_rows; r += t->n_rows) {
+            for (t->n_rows = 1; t->n_rows < most && r + t->n_rows < n_rows &&
+                                rows[r + t->n_rows].blocks == rows[r].blocks;)
+                t->n_rows++;
+            t->rows = rows + r;
+            t->part = part ? part + r * t->part_row + (size_t)h * DK_ATTN_PART(hd) : NULL;
+            run_tile(t, q + r * ldq + (size_t)h * hd, ldq,
+                     out ? out + r * ldo + (size_t)h * hd : NULL, ldo, p0, end);
         }
+    }
 }
 
 void V_NAME(dk_cpu_attention)(const struct dk_kv *kv, const struct dk_attn_row *rows,
@@ -336,20 +383,32 @@ void V_NAME(dk_cpu_attention)(const struct dk_kv *kv, const struct dk_attn_row *
                               uint32_t n_heads, uint32_t head0, uint32_t head1, float scale,
                               void *scratch)
 {
-    uint32_t group = n_heads / kv->n_kv_heads;
     struct tile t = {.kv = kv, .scale = scale, .w = scratch};
-    for (uint32_t h = head0; h < head1; h += t.n_heads) {
-        uint32_t group_end = (h / group + 1) * group, end = group_end < head1 ? group_end : head1;
-        t.n_heads = end - h < TILE ? end - h : TILE;
-        t.kv_head = h / group;
-        uint32_t most = TILE / t.n_heads;
-        for (uint32_t r = 0; r < n_rows; r += t.n_rows) {
-            for (t.n_rows = 1; t.n_rows < most && r + t.n_rows < n_rows &&
-                               rows[r + t.n_rows].blocks == rows[r].blocks;)
-                t.n_rows++;
-            t.rows = rows + r;
-            run_tile(&t, q + r * ldq + (size_t)h * kv->head_dim, ldq,
-                     out + r * ldo + (size_t)h * kv->head_dim, ldo);
+    run_tiles(&t, rows, n_rows, q, ldq, out, ldo, NULL, n_heads, head0, head1, 0, UINT32_MAX);
+}
+
+void V_NAME(dk_cpu_attention_part)(const struct dk_kv *kv, const struct dk_attn_row *rows,
+                                   uint32_t n_rows, const float *q, size_t ldq, float *part,
+                                   uint32_t n_heads, uint32_t head0, uint32_t head1,
+                                   uint32_t chunk0, uint32_t chunk1, float scale, void *scratch)
+{
+    struct tile t = {.kv = kv, .scale = scale, .w = scratch};
+    run_tiles(&t, rows, n_rows, q, ldq, NULL, 0, part, n_heads, head0, head1,
+              chunk0 * DK_ATTN_CHUNK, chunk1 * DK_ATTN_CHUNK);
+}
+
+void V_NAME(dk_cpu_attention_merge)(const struct dk_attn_row *rows, uint32_t n_rows,
+                                    const float *part, float *out, size_t ldo, uint32_t n_heads,
+                                    uint32_t head_dim, uint32_t head0, uint32_t head1)
+{
+    size_t size = DK_ATTN_PART(head_dim), chunk = (size_t)n_rows * n_heads * size;
+    _Alignas(64) float a[DK_MAX_HEAD_DIM + 16];
+    for (uint32_t r = 0; r < n_rows; r++)
+        for (uint32_t h = head0; h < head1; h++) {
+            const float *p = part + ((size_t)r * n_heads + h) * size;
+            float m = 0, l = 0;
+            for (uint32_t at = 0; at < rows[r].n_vis; at += DK_ATTN_CHUNK, p += chunk)
+                merge(&m, &l, a, p[0], p[1], p + 16, head_dim, at == 0);
+            divide(out + r * ldo + (size_t)h * head_dim, a, l, head_dim);
         }
-    }
 }
