@@ -66,17 +66,18 @@ float V_NAME(dk_cpu_logsumexp)(const float *x, uint32_t n, float max)
 void V_NAME(dk_cpu_gumbel)(float *out, const uint32_t key[2], const uint32_t ctr[3], uint32_t v0,
                            uint32_t n)
 {
-    /* Whole groups of 32 from multiples of 32 on; the ends go through a buffer. */
-    v16i words[2];
-    float g[32];
+    /* Whole groups of 64 from multiples of 64 on; the ends go through a buffer. */
+    v16i words[4];
+    float g[64];
     struct philox_keys keys = philox_schedule(key);
     for (uint32_t i = 0; i < n;) {
-        uint32_t v = v0 + i, skip = v % 32, take = 32 - skip < n - i ? 32 - skip : n - i;
+        uint32_t v = v0 + i, skip = v % 64, take = 64 - skip < n - i ? 64 - skip : n - i;
         philox_32_words(words, (v - skip) / 4, ctr, &keys);
-        float *dst = take == 32 ? out + i : g;
-        v_store(dst, v_gumbel(words[0]));
-        v_store(dst + 16, v_gumbel(words[1]));
-        if (take < 32)
+        philox_32_words(words + 2, (v - skip) / 4 + 8, ctr, &keys);
+        float *dst = take == 64 ? out + i : g;
+        V_FOR (k, 4)
+            v_store(dst + 16 * k, v_gumbel(words[k]));
+        if (take < 64)
             memcpy(out + i, g + skip, take * sizeof *g);
         i += take;
     }
