@@ -56,6 +56,7 @@ libdedit_kernels_avx512_a_SOURCES = \
 
 libdedit_kernels_amx_a_CFLAGS = $(AM_CFLAGS) $(AMX_CFLAGS)
 libdedit_kernels_amx_a_SOURCES = \
+	%D%/cpu/matmul-quant/amx.c \
 	%D%/cpu/amx.h \
 	%D%/cpu/matmul/amx.c
 

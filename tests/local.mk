@@ -71,7 +71,7 @@ tests_unit_test_quant_mm_SOURCES = \
 	%D%/unit/quant-case.c \
 	%D%/unit/quant-case.h \
 	%D%/unit/test-quant-mm.c
-tests_unit_test_quant_mm_LDADD = $(kernels_test_libs)
+tests_unit_test_quant_mm_LDADD = $(amx_emu_libs) $(kernels_test_libs)
 
 check_PROGRAMS += %D%/unit/test-matmul
 tests_unit_test_matmul_SOURCES = %D%/unit/test-matmul.c
@@ -126,7 +126,16 @@ tests_unit_test_model_file_LDADD = $(engine_test_libs)
 tests_unit_test_safetensors_SOURCES = %D%/unit/test-safetensors.c $(model_file_tests)
 tests_unit_test_safetensors_LDADD = $(engine_test_libs)
 
+amx_emu_libs =
 if BUILD_AMX
+# Tile instructions emulated, the vector instructions around them real.
+check_LIBRARIES += libdedit-amx-emu.a
+libdedit_amx_emu_a_CFLAGS = $(AM_CFLAGS) $(AVX512_CFLAGS)
+libdedit_amx_emu_a_SOURCES = \
+	%D%/amx-emu/amx-emu.h \
+	%D%/amx-emu/matmul-quant.c
+amx_emu_libs += libdedit-amx-emu.a
+tests_unit_test_quant_mm_CPPFLAGS = $(AM_CPPFLAGS) -DHAVE_AMX_EMU
 tests_unit_test_matmul_SOURCES += %D%/amx-emu/amx-emu.h %D%/amx-emu/matmul-bf16.c
 tests_unit_test_matmul_CPPFLAGS += -DHAVE_AMX_EMU
 endif

@@ -122,7 +122,7 @@ static const struct route route_amx = {
     .act_float = dk_cpu_act_float_avx512,
     .act_quant = dk_cpu_act_quant_avx512,
     .mm_float = dk_cpu_matmul_float_avx512,
-    .mm_quant = dk_cpu_matmul_quant_avx512,
+    .mm_quant = dk_cpu_matmul_quant_amx,
     .mm_amx_bf16 = dk_cpu_matmul_bf16_amx,
 };
 DEFINE_ROUTE(amx)

@@ -57,7 +57,6 @@ DK_DECLARE_ACT(dk_cpu_act_float_avx512);
 DK_DECLARE_ACT(dk_cpu_act_quant_c);
 DK_DECLARE_ACT(dk_cpu_act_quant_avx2);
 DK_DECLARE_ACT(dk_cpu_act_quant_avx512);
-DK_DECLARE_ACT(dk_cpu_act_quant_amx);
 
 /* F32, F16, BF16 weights in DK_LAYOUT_PANEL. */
 DK_DECLARE_MATMUL(dk_cpu_matmul_float_c);

@@ -16,18 +16,40 @@
 static const enum dk_type types[] = {DK_Q8_0, DK_Q4_0, DK_Q4_1, DK_Q5_0,
                                      DK_Q5_1, DK_Q4_K, DK_Q5_K, DK_Q6_K};
 
+#ifdef HAVE_AMX_EMU
+DK_DECLARE_MATMUL(dk_cpu_matmul_quant_amx_emu);
+#endif
+#define EMULATED DK_TIER_COUNT /* AMX on emulated tile instructions, from one row on */
+#define N_TIERS  (DK_TIER_COUNT + 1)
+
+/* NULL where this machine cannot run it. */
 static const struct dk_ops *tier(unsigned t)
 {
-    return dk_ops((enum dk_tier)t);
+    if (t < DK_TIER_COUNT)
+        return dk_ops((enum dk_tier)t);
+#ifdef HAVE_AMX_EMU
+    static struct dk_ops emulated;
+    if (dk_ops(DK_TIER_AVX512)) {
+        emulated = *dk_ops(DK_TIER_AVX512);
+        emulated.matmul = dk_cpu_matmul_quant_amx_emu;
+        return &emulated;
+    }
+#endif
+    return NULL;
+}
+
+static const char *tier_name(unsigned t)
+{
+    return t == EMULATED ? "amx emulated" : dk_tier_name((enum dk_tier)t);
 }
 
 static void equals_portable(const struct qcase *c, const float *want)
 {
-    for (unsigned t = DK_TIER_AVX2; t < DK_TIER_COUNT; t++) {
+    for (unsigned t = DK_TIER_AVX2; t < N_TIERS; t++) {
         if (!tier(t))
             continue;
         float *got = qcase_run(c, tier(t));
-        qcase_equal(c, dk_tier_name((enum dk_tier)t), got, want);
+        qcase_equal(c, tier_name(t), got, want);
         mem_free(got);
     }
 }
@@ -70,7 +92,7 @@ END_TEST
 START_TEST(rows_and_splits)
 {
     enum dk_type t = types[_i];
-    for (unsigned ti = 0; ti < DK_TIER_COUNT; ti++) {
+    for (unsigned ti = 0; ti < N_TIERS; ti++) {
         const struct dk_ops *ops = tier(ti);
         if (!ops)
             continue;
@@ -78,7 +100,7 @@ START_TEST(rows_and_splits)
         struct qcase c;
         qcase_new(&c, &g, t, 37, 3 * 256, 64, 0);
         float *want = qcase_run(&c, ops);
-        for (uint32_t rows = 1; rows <= 64; rows += ti == DK_TIER_C ? 9 : 1) {
+        for (uint32_t rows = 1; rows <= 64; rows += ti == DK_TIER_C || ti == EMULATED ? 9 : 1) {
             struct qcase part = c;
             uint32_t first = qrng(&g) % (64 - rows + 1);
             part.rows = rows;
@@ -86,7 +108,7 @@ START_TEST(rows_and_splits)
             part.cut_rows = qrng(&g) % (rows + 1);
             part.cut_panels = qrng(&g) % (c.w.n_panels + 1);
             float *got = qcase_run(&part, ops);
-            qcase_equal(&part, ops == tier(DK_TIER_C) ? "c" : "tier", got, want + first * c.ldy);
+            qcase_equal(&part, tier_name(ti), got, want + first * c.ldy);
             mem_free(got);
         }
         mem_free(want);
@@ -126,7 +148,7 @@ START_TEST(threads)
         struct error err;
         struct dk_pool *pool;
         ck_ok(dk_pool_new(n, &pool, &err), &err);
-        for (unsigned ti = 0; ti < DK_TIER_COUNT; ti++) {
+        for (unsigned ti = 0; ti < N_TIERS; ti++) {
             if (!tier(ti))
                 continue;
             struct threaded th = {.c = &c, .ops = tier(ti)};
@@ -140,7 +162,7 @@ START_TEST(threads)
             th.mm = (struct dk_mm){&c.w, got, c.ldy, c.flags};
             th.scratch = mem_aligned(64, n * (size_t)DK_SCRATCH_BYTES);
             dk_pool_run(pool, threaded_run, &th);
-            qcase_equal(&c, "threads", got, want);
+            qcase_equal(&c, tier_name(ti), got, want);
             mem_free(th.scratch);
             mem_free(got);
             mem_free(mem);
