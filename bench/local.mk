@@ -8,3 +8,6 @@ bench_lab_ops_LDADD = $(kernels_libs) libdedit-base.a
 EXTRA_PROGRAMS += %D%/lab/mmq
 bench_lab_mmq_SOURCES = %D%/lab/mmq.c
 bench_lab_mmq_LDADD = $(kernels_libs) libdedit-base.a
+EXTRA_PROGRAMS += %D%/lab/mm
+bench_lab_mm_SOURCES = %D%/lab/mm.c
+bench_lab_mm_LDADD = $(kernels_libs) libdedit-base.a
