@@ -4,6 +4,7 @@
  * one panel, or fewer rows of more panels), two for the weights, one for the activation.
  */
 #include <immintrin.h>
+#include <stdint.h>
 
 #define vf __m256
 #define VF_PER_LINE 2
@@ -14,7 +15,14 @@
 #define vf_storeu _mm256_storeu_ps
 #define vf_set1 _mm256_set1_ps
 #define vf_add _mm256_add_ps
-#define vf_fma _mm256_fmadd_ps
+
+/* a * b + c.  Written out so that the sum stays in the register of c: with the intrinsic, gcc 12 puts
+ * it into that of b, moves all accumulators around and runs out of registers. */
+static inline __attribute__((always_inline)) __m256 vf_fma(__m256 a, __m256 b, __m256 c)
+{
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
+    return c;
+}
 
 static inline __attribute__((always_inline)) __m256 vf_load_f16(const char *p)
 {
@@ -27,13 +35,37 @@ static inline __attribute__((always_inline)) __m256 vf_load_bf16(const char *p)
     return _mm256_castsi256_ps(_mm256_slli_epi32(h, 16));
 }
 
-#define MAX_ROWS 6
-#define MAX_PANELS 4
-static const unsigned char PANELS[MAX_ROWS + 1] = {0, 4, 2, 2, 1, 1, 1};
-#define FOR_EACH_TILE(X)                                                                           \
-    X(1, 1) X(1, 2) X(1, 4) X(2, 1) X(2, 2) X(3, 1) X(3, 2) X(4, 1) X(5, 1) X(6, 1)
+/* Even outputs in one register, odd ones in the other: one load and two operations for a line.  The
+ * mask stays in memory, since with 6 rows all registers are taken. */
+static const uint32_t odd_mask[8] __attribute__((aligned(32))) = {
+    0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000,
+};
 
-#define FETCH_BYTES 2048u
+static inline __attribute__((always_inline)) void vf_line_bf16(const char *p, __m256 *v)
+{
+    __m256i h = _mm256_load_si256((const __m256i *)(const void *)p), odd;
+    __asm__("vpand %2, %1, %0" : "=x"(odd) : "x"(h), "m"(odd_mask));
+    v[0] = _mm256_castsi256_ps(_mm256_slli_epi32(h, 16));
+    v[1] = _mm256_castsi256_ps(odd);
+}
+
+static inline __attribute__((always_inline)) void vf_order_bf16(__m256 *v)
+{
+    __m256 lo = _mm256_unpacklo_ps(v[0], v[1]), hi = _mm256_unpackhi_ps(v[0], v[1]);
+    v[0] = _mm256_permute2f128_ps(lo, hi, 0x20);
+    v[1] = _mm256_permute2f128_ps(lo, hi, 0x31);
+}
+
+#define MAX_ROWS 6
+#define FOR_EACH_R(X) X(1) X(2) X(3) X(4) X(5) X(6)
+#define MAX_PANELS 1
+#define FOR_EACH_TILE(X) X(1, 1) X(2, 1) X(3, 1) X(4, 1) X(5, 1) X(6, 1)
+
+#ifndef VARIANT
+#define FETCH_BYTES(R) ((R) <= 3 ? 0u : 4096u)
+#define DIRECT_K 192u
+#define FEW_GROUPS 3
+#endif
 #define CHUNK_K 256u
 #define BLOCK_ROWS 1536u
 

@@ -27,16 +27,30 @@ static inline __attribute__((always_inline)) __m512 vf_load_bf16(const char *p)
     return _mm512_castsi512_ps(_mm512_slli_epi32(h, 16));
 }
 
-#define MAX_ROWS 12
-#define MAX_PANELS 4
-static const unsigned char PANELS[MAX_ROWS + 1] = {0, 4, 4, 4, 4, 4, 4, 2, 2, 2, 2, 2, 2};
-#define TILES_OF(X, R) X(R, 1) X(R, 2)
-#define FOR_EACH_TILE(X)                                                                           \
-    TILES_OF(X, 1) TILES_OF(X, 2) TILES_OF(X, 3) TILES_OF(X, 4) TILES_OF(X, 5) TILES_OF(X, 6)      \
-    TILES_OF(X, 7) TILES_OF(X, 8) TILES_OF(X, 9) TILES_OF(X, 10) TILES_OF(X, 11)                   \
-    TILES_OF(X, 12) X(1, 4) X(2, 4) X(3, 4) X(4, 4) X(5, 4) X(6, 4)
+static inline __attribute__((always_inline)) void vf_line_bf16(const char *p, __m512 *v)
+{
+    *v = vf_load_bf16(p);
+}
 
-#define FETCH_BYTES 2048u
+static inline __attribute__((always_inline)) void vf_order_bf16(__m512 *v)
+{
+    (void)v;
+}
+
+#define MAX_ROWS 12
+#define FOR_EACH_R(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
+#define MAX_PANELS 2
+#define FOR_EACH_P(R, X) X(R, 1) X(R, 2)
+#define FOR_EACH_TILE(X)                                                                           \
+    FOR_EACH_P(1, X) FOR_EACH_P(2, X) FOR_EACH_P(3, X) FOR_EACH_P(4, X) FOR_EACH_P(5, X)           \
+    FOR_EACH_P(6, X) FOR_EACH_P(7, X) FOR_EACH_P(8, X) FOR_EACH_P(9, X) FOR_EACH_P(10, X)          \
+    FOR_EACH_P(11, X) FOR_EACH_P(12, X)
+
+#ifndef VARIANT
+#define FETCH_BYTES(R) ((R) <= 3 ? 0u : 4096u)
+#define DIRECT_K 192u
+#define FEW_GROUPS 3
+#endif
 #define CHUNK_K 192u
 #define BLOCK_ROWS 1536u
 

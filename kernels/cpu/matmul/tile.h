@@ -4,15 +4,20 @@
  * around them.  Included once by each tier's file, which defines
  *   vf, VF_PER_LINE, vf_zero, vf_load, vf_store, vf_set1, vf_fma    16 outputs are so many vectors
  *   vf_load_f16, vf_load_bf16                                       widening loads
- *   MAX_ROWS, PANELS[MAX_ROWS + 1], FOR_EACH_TILE(X)                tiles: X(R, P)
+ *   vf_line_bf16, vf_order_bf16                                     the same for 16 outputs, and what
+ *                                                                   puts sums in order afterwards
+ *   MAX_ROWS, FOR_EACH_R(X)                                         rows of a tile
+ *   MAX_PANELS, FOR_EACH_TILE(X)                                    tiles on widened chunks: X(R, P)
+ *   FETCH_BYTES(R), DIRECT_K, CHUNK_K, BLOCK_ROWS, FEW_GROUPS       sizes, found by measuring
  *
  * A tile holds R x P x 16 chains in registers and walks the inputs in ascending order; between two
  * chunks of inputs the chains wait in memory as they are.  So no choice made here (tile, chunk,
  * order of panels) can change a bit.
  *
- * One group of rows: weights are widened on the way from memory to the registers, P panels being
- * read side by side so that P chains hide the latency of one, and fetched ahead.  More groups: a chunk
- * of P panels is widened once into the first-level cache and used by all groups.
+ * Few groups of rows: weights are widened on the way to the registers, one panel at a time, so that
+ * memory is read front to back.  Many groups: a chunk of P panels is widened once into the first-level
+ * cache, for all groups.  What comes from memory next is fetched ahead, evenly over the tiles, so
+ * that reading and arithmetic overlap; nothing is fetched that the call does not use.
  */
 #pragma once
 
@@ -23,21 +28,32 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
-/* Where a tile's weights are: in the widened chunk, or in the matrix itself. */
-enum source { FROM_CHUNK, FROM_F32, FROM_F16, FROM_BF16 };
+/* What a tile reads: the matrix itself, or a chunk that was widened to F32. */
+enum source { FROM_F32, FROM_F16, FROM_BF16, SOURCES };
 
 INLINE unsigned source_bytes(enum source s)
 {
-    return s == FROM_CHUNK || s == FROM_F32 ? 4 : 2;
+    return s == FROM_F32 ? 4 : 2;
 }
 
-INLINE vf source_load(enum source s, const char *w, size_t elem)
+/* The 16 outputs of one input; in an order of the tier's own where that is cheaper. */
+INLINE void source_line(enum source s, const char *p, vf *v)
 {
-    if (s == FROM_F16)
-        return vf_load_f16(w + elem * 2);
+    const unsigned lanes = 16 / VF_PER_LINE;
+    if (s == FROM_BF16) {
+        vf_line_bf16(p, v);
+        return;
+    }
+    UNROLL for (unsigned i = 0; i < VF_PER_LINE; i++)
+        v[i] = s == FROM_F16 ? vf_load_f16(p + i * lanes * 2)
+                             : vf_load((const float *)(const void *)p + i * lanes);
+}
+
+/* Back to the order of outputs. */
+INLINE void source_order(enum source s, vf *v)
+{
     if (s == FROM_BF16)
-        return vf_load_bf16(w + elem * 2);
-    return vf_load((const float *)(const void *)w + elem);
+        vf_order_bf16(v);
 }
 
 /* One call of a tile. */
@@ -46,9 +62,12 @@ struct tile_args {
     size_t panel_stride; /* bytes from a panel to the next */
     const float *x;      /* the group, at the first input of the call */
     uint32_t k_blocks;   /* sixteens of inputs */
-    uint32_t k_jump;     /* from this block on, what is fetched ahead lies P panels further */
     bool resume;         /* chains continue from acc */
     float *acc;          /* [R][P][16] */
+    /* Fetched ahead for each 4 inputs: so many lines of each panel. */
+    const char *fetch;
+    unsigned fetch_lines;
+    size_t fetch_step, fetch_stride; /* bytes for 4 inputs, to the next panel */
 };
 
 INLINE void tile(const enum source src, const unsigned R, const unsigned P,
@@ -56,38 +75,38 @@ INLINE void tile(const enum source src, const unsigned R, const unsigned P,
 {
     enum { V = VF_PER_LINE, LANES = 16 / VF_PER_LINE };
     vf c[MAX_ROWS][MAX_PANELS * V];
-    const char *w = t->w;
+    const char *w = t->w, *fetch = t->fetch;
     const float *x = t->x;
     const size_t stride = t->panel_stride;
-    size_t ahead = FETCH_BYTES;
 
     UNROLL for (unsigned r = 0; r < R; r++)
         UNROLL for (unsigned q = 0; q < P * V; q++)
             c[r][q] = t->resume ? vf_load(t->acc + (r * P * V + q) * LANES) : vf_zero();
 
     for (uint32_t b = 0; b < t->k_blocks; b++) {
-        if (src != FROM_CHUNK && b == t->k_jump)
-            ahead += (P - 1) * stride;
-        _Pragma("GCC unroll 4") for (unsigned k = 0; k < 16; k++)
-        {
-            vf wv[MAX_PANELS * V];
-            UNROLL for (unsigned q = 0; q < P; q++)
+        for (unsigned k = 0; k < 16; k += 4) {
+            for (unsigned l = 0; l < t->fetch_lines; l++)
+                UNROLL for (unsigned q = 0; q < P; q++)
+                    __builtin_prefetch(fetch + q * t->fetch_stride + l * 64, 0, 3);
+            fetch += t->fetch_step;
+            UNROLL for (unsigned i = 0; i < 4; i++)
             {
-                const char *line = w + q * stride + k * 16 * source_bytes(src);
-                if (src != FROM_CHUNK && (source_bytes(src) == 4 || k % 2 == 0))
-                    __builtin_prefetch(line + ahead, 0, 3);
-                UNROLL for (unsigned v = 0; v < V; v++)
-                    wv[q * V + v] = source_load(src, line, v * LANES);
+                vf wv[MAX_PANELS * V];
+                UNROLL for (unsigned q = 0; q < P; q++)
+                    source_line(src, w + q * stride + i * 16 * source_bytes(src), &wv[q * V]);
+                UNROLL for (unsigned r = 0; r < R; r++)
+                {
+                    vf xv = vf_set1(x[r * 16 + i]);
+                    UNROLL for (unsigned q = 0; q < P * V; q++)
+                        c[r][q] = vf_fma(wv[q], xv, c[r][q]);
+                }
+                /* Loads of later steps stay there: the registers are all taken. */
+                __asm__ volatile("" : : : "memory");
             }
-            UNROLL for (unsigned r = 0; r < R; r++)
-            {
-                vf xv = vf_set1(x[r * 16 + k]);
-                UNROLL for (unsigned q = 0; q < P * V; q++)
-                    c[r][q] = vf_fma(wv[q], xv, c[r][q]);
-            }
+            w += 4 * 16 * source_bytes(src);
+            x += 4;
         }
-        w += 16 * 16 * source_bytes(src);
-        x += 16 * R;
+        x += 16 * R - 16;
     }
 
     UNROLL for (unsigned r = 0; r < R; r++)
@@ -95,30 +114,31 @@ INLINE void tile(const enum source src, const unsigned R, const unsigned P,
             vf_store(t->acc + (r * P * V + q) * LANES, c[r][q]);
 }
 
-#define DEFINE_TILE(R, P)                                                                          \
-    static void tile_chunk_##R##_##P(const struct tile_args *t)                                    \
+/* Direct tiles take one panel, tiles on widened chunks up to MAX_PANELS. */
+#define DEFINE_DIRECT(R)                                                                           \
+    static void tile_f16_##R(const struct tile_args *t)                                            \
     {                                                                                              \
-        tile(FROM_CHUNK, R, P, t);                                                                 \
+        tile(FROM_F16, R, 1, t);                                                                   \
     }                                                                                              \
+    static void tile_bf16_##R(const struct tile_args *t)                                           \
+    {                                                                                              \
+        tile(FROM_BF16, R, 1, t);                                                                  \
+    }
+#define DEFINE_CHUNK(R, P)                                                                         \
     static void tile_f32_##R##_##P(const struct tile_args *t)                                      \
     {                                                                                              \
         tile(FROM_F32, R, P, t);                                                                   \
-    }                                                                                              \
-    static void tile_f16_##R##_##P(const struct tile_args *t)                                      \
-    {                                                                                              \
-        tile(FROM_F16, R, P, t);                                                                   \
-    }                                                                                              \
-    static void tile_bf16_##R##_##P(const struct tile_args *t)                                     \
-    {                                                                                              \
-        tile(FROM_BF16, R, P, t);                                                                  \
     }
-FOR_EACH_TILE(DEFINE_TILE)
+FOR_EACH_R(DEFINE_DIRECT)
+FOR_EACH_TILE(DEFINE_CHUNK)
 
 typedef void (*tile_fn)(const struct tile_args *t);
-#define TILE_ENTRY(R, P)                                                                           \
-    [FROM_CHUNK][R][P] = tile_chunk_##R##_##P, [FROM_F32][R][P] = tile_f32_##R##_##P,              \
-    [FROM_F16][R][P] = tile_f16_##R##_##P, [FROM_BF16][R][P] = tile_bf16_##R##_##P,
-static const tile_fn tiles[4][MAX_ROWS + 1][MAX_PANELS + 1] = {FOR_EACH_TILE(TILE_ENTRY)};
+#define F16_ENTRY(R) [R] = tile_f16_##R,
+#define BF16_ENTRY(R) [R] = tile_bf16_##R,
+#define F32_ENTRY(R, P) [P][R] = tile_f32_##R##_##P,
+static const tile_fn tiles_f16[MAX_ROWS + 1] = {FOR_EACH_R(F16_ENTRY)};
+static const tile_fn tiles_bf16[MAX_ROWS + 1] = {FOR_EACH_R(BF16_ENTRY)};
+static const tile_fn tiles_f32[MAX_PANELS + 1][MAX_ROWS + 1] = {FOR_EACH_TILE(F32_ENTRY)};
 
 struct scratch {
     _Alignas(64) float w[MAX_PANELS][CHUNK_K * 16];
@@ -126,25 +146,29 @@ struct scratch {
 };
 _Static_assert(sizeof(struct scratch) <= DK_SCRATCH_BYTES, "scratch");
 
-/* acc [R][P][16] to y. */
+/* acc [R][P][16], in the order of tiles that read src, to y. */
 static void store(const struct dk_mm *mm, uint32_t row0, uint32_t R, uint32_t panel0, uint32_t P,
-                  const float *acc)
+                  const float *acc, enum source src)
 {
+    enum { V = VF_PER_LINE, LANES = 16 / VF_PER_LINE };
     const bool plus = mm->flags & DK_MM_ADD;
     for (uint32_t r = 0; r < R; r++) {
         for (uint32_t q = 0; q < P; q++, acc += 16) {
             uint32_t o0 = (panel0 + q) * DK_PANEL, n = mm->w->n - o0;
             float *y = mm->y + (row0 + r) * mm->ldy + o0;
+            vf s[V];
+            UNROLL for (unsigned v = 0; v < V; v++)
+                s[v] = vf_load(acc + v * LANES);
+            source_order(src, s);
             if (n >= DK_PANEL) {
-                UNROLL for (unsigned v = 0; v < VF_PER_LINE; v++)
-                {
-                    unsigned i = v * (16 / VF_PER_LINE);
-                    vf s = vf_load(acc + i);
-                    vf_storeu(y + i, plus ? vf_add(vf_loadu(y + i), s) : s);
-                }
+                UNROLL for (unsigned v = 0; v < V; v++)
+                    vf_storeu(y + v * LANES, plus ? vf_add(vf_loadu(y + v * LANES), s[v]) : s[v]);
             } else {
+                _Alignas(64) float line[16];
+                UNROLL for (unsigned v = 0; v < V; v++)
+                    vf_store(line + v * LANES, s[v]);
                 for (uint32_t o = 0; o < n; o++)
-                    y[o] = plus ? y[o] + acc[o] : acc[o];
+                    y[o] = plus ? y[o] + line[o] : line[o];
             }
         }
     }
@@ -161,95 +185,135 @@ static void widen(enum source src, float *out, const char *w, size_t elems)
             vf_store(out + i, vf_load_bf16(w + i * 2));
 }
 
-/* Panels that tiles of R rows can take at once, not more than there are. */
-static uint32_t panel_step(uint32_t R, uint32_t left)
+/* The product and how it is cut. */
+struct job {
+    const struct dk_mm *mm;
+    const struct dk_act *a;
+    struct dk_groups groups;
+    uint32_t panel0, panel1;
+    uint32_t kp;
+    size_t panel_bytes;
+    unsigned lines; /* of a panel, hold 4 inputs */
+    enum source src;
+    struct scratch *s;
+};
+
+static const char *job_panel(const struct job *j, uint32_t p)
 {
-    uint32_t P = PANELS[R];
-    while (P > left)
-        P /= 2;
-    return P;
+    return (const char *)j->mm->w->data + p * j->panel_bytes;
 }
 
-static void one_group(const struct dk_mm *mm, const struct dk_act *a, uint32_t panel0,
-                      uint32_t panel1, struct scratch *s, enum source src)
+static const float *job_rows(const struct job *j, uint32_t row)
 {
-    uint32_t kb = dk_pad_k(mm->w->k, DK_K_PAD) / 16, R = a->rows;
-    size_t panel_bytes = (size_t)kb * 16 * 16 * source_bytes(src);
-    uint32_t fetch_blocks = FETCH_BYTES / (16 * 16 * source_bytes(src));
-    struct tile_args t = {
-        .panel_stride = panel_bytes,
-        .x = dk_act_f32(a),
-        .k_blocks = kb,
-        .k_jump = kb > fetch_blocks ? kb - fetch_blocks : 0,
-        .acc = s->acc,
-    };
-    for (uint32_t p = panel0, P; p < panel1; p += P) {
-        P = panel_step(R, panel1 - p);
-        t.w = (const char *)mm->w->data + p * panel_bytes;
-        tiles[src][R][P](&t);
-        store(mm, 0, R, p, P, s->acc);
+    return (const float *)dk_act_f32(j->a) + (size_t)row * j->kp;
+}
+
+static void few_groups(const struct job *j)
+{
+    const tile_fn *tiles = j->src == FROM_F32   ? tiles_f32[1]
+                           : j->src == FROM_F16 ? tiles_f16
+                                                : tiles_bf16;
+    const uint32_t G = j->groups.n, chunk = G == 1 ? j->kp : DIRECT_K;
+    const size_t k_bytes = 16 * source_bytes(j->src); /* of one input */
+    const char *end = job_panel(j, j->panel1);
+    for (uint32_t p = j->panel0; p < j->panel1; p++) {
+        for (uint32_t k0 = 0; k0 < j->kp; k0 += chunk) {
+            const uint32_t kn = j->kp - k0 < chunk ? j->kp - k0 : chunk;
+            const char *w = job_panel(j, p) + k0 * k_bytes;
+            for (uint32_t g = 0; g < G; g++) {
+                uint32_t R = dk_group_rows(&j->groups, g), row = dk_group_start(&j->groups, g);
+                /* Each group fetches its share of the lines one chunk ahead; a single group all of
+                 * them, not quite so far. */
+                unsigned from = j->lines * g / G, to = j->lines * (g + 1) / G;
+                const char *fetch = w + (G == 1 ? FETCH_BYTES(R) : kn * k_bytes);
+                struct tile_args t = {
+                    .w = w,
+                    .x = job_rows(j, row) + (size_t)k0 * R,
+                    .k_blocks = kn / 16,
+                    .resume = k0 > 0,
+                    .acc = j->s->acc + row * 16,
+                    .fetch = fetch + 64 * from,
+                    .fetch_lines = fetch < end && (G > 1 || FETCH_BYTES(R)) ? to - from : 0,
+                    .fetch_step = 64 * j->lines,
+                };
+                tiles[R](&t);
+            }
+        }
+        for (uint32_t g = 0; g < G; g++) {
+            uint32_t row = dk_group_start(&j->groups, g);
+            store(j->mm, row, dk_group_rows(&j->groups, g), p, 1, j->s->acc + row * 16, j->src);
+        }
     }
 }
 
-/* Groups [g0, g1) for panels [p, p + P). */
-static void many_groups(const struct dk_mm *mm, const struct dk_act *a,
-                        const struct dk_groups *groups, uint32_t g0, uint32_t g1, uint32_t p,
-                        uint32_t P, struct scratch *s, enum source src)
+/* Groups [g0, g1) for panels [p, p + P); next: where the panels after these are, or NULL. */
+static void many_groups(const struct job *j, uint32_t g0, uint32_t g1, uint32_t p, uint32_t P,
+                        const char *next)
 {
-    uint32_t kp = dk_pad_k(mm->w->k, DK_K_PAD), start = dk_group_start(groups, g0);
-    size_t elem = source_bytes(src), panel_bytes = (size_t)kp * 16 * elem;
-    const char *w = (const char *)mm->w->data + p * panel_bytes;
-    for (uint32_t k0 = 0; k0 < kp; k0 += CHUNK_K) {
-        uint32_t kn = kp - k0 < CHUNK_K ? kp - k0 : CHUNK_K;
+    const uint32_t start = dk_group_start(&j->groups, g0);
+    const size_t k_bytes = 16 * source_bytes(j->src);
+    for (uint32_t k0 = 0; k0 < j->kp; k0 += CHUNK_K) {
+        const uint32_t kn = j->kp - k0 < CHUNK_K ? j->kp - k0 : CHUNK_K;
+        const char *w = job_panel(j, p) + k0 * k_bytes;
+        const char *fetch = k0 + kn < j->kp ? w + kn * k_bytes : next;
         struct tile_args t = {
-            .w = w + k0 * 16 * elem,
-            .panel_stride = panel_bytes,
+            .w = w,
+            .panel_stride = j->panel_bytes,
             .k_blocks = kn / 16,
-            .k_jump = UINT32_MAX,
             .resume = k0 > 0,
+            .fetch_step = 64 * j->lines,
+            .fetch_stride = j->panel_bytes,
         };
-        enum source from = src;
-        if (src != FROM_F32) {
+        if (j->src != FROM_F32) {
             for (uint32_t q = 0; q < P; q++)
-                widen(src, s->w[q], (const char *)t.w + q * panel_bytes, (size_t)kn * 16);
-            from = FROM_CHUNK;
-            t.w = s->w;
-            t.panel_stride = sizeof s->w[0];
+                widen(j->src, j->s->w[q], w + q * j->panel_bytes, (size_t)kn * 16);
+            t.w = j->s->w;
+            t.panel_stride = sizeof j->s->w[0];
         }
         for (uint32_t g = g0; g < g1; g++) {
-            uint32_t R = dk_group_rows(groups, g), row = dk_group_start(groups, g);
-            t.x = (const float *)dk_act_f32(a) + (size_t)row * kp + (size_t)k0 * R;
-            t.acc = s->acc + (size_t)(row - start) * P * 16;
-            tiles[from][R][P](&t);
-            from = FROM_CHUNK; /* near by now */
+            uint32_t R = dk_group_rows(&j->groups, g), row = dk_group_start(&j->groups, g);
+            t.x = job_rows(j, row) + (size_t)k0 * R;
+            t.acc = j->s->acc + (size_t)(row - start) * P * 16;
+            /* The first groups fetch one of the lines each. */
+            t.fetch = fetch + 64 * (g - g0);
+            t.fetch_lines = fetch && g - g0 < j->lines;
+            tiles_f32[P][R](&t);
         }
     }
     for (uint32_t g = g0; g < g1; g++) {
-        uint32_t R = dk_group_rows(groups, g), row = dk_group_start(groups, g);
-        store(mm, row, R, p, P, s->acc + (size_t)(row - start) * P * 16);
+        uint32_t R = dk_group_rows(&j->groups, g), row = dk_group_start(&j->groups, g);
+        store(j->mm, row, R, p, P, j->s->acc + (size_t)(row - start) * P * 16, FROM_F32);
     }
 }
 
 static void matmul_float(const struct dk_mm *mm, const struct dk_act *a, uint32_t panel0,
                          uint32_t panel1, void *scratch)
 {
-    enum source src = mm->w->type == DK_F32 ? FROM_F32
-                      : mm->w->type == DK_F16 ? FROM_F16
-                                              : FROM_BF16;
-    struct dk_groups groups = dk_groups(a->rows, MAX_ROWS);
-    if (groups.n <= 1) {
-        if (groups.n)
-            one_group(mm, a, panel0, panel1, scratch, src);
+    struct job j = {
+        .mm = mm,
+        .a = a,
+        .groups = dk_groups(a->rows, MAX_ROWS),
+        .panel0 = panel0,
+        .panel1 = panel1,
+        .kp = dk_pad_k(mm->w->k, DK_K_PAD),
+        .src = mm->w->type == DK_F32 ? FROM_F32 : mm->w->type == DK_F16 ? FROM_F16 : FROM_BF16,
+        .s = scratch,
+    };
+    j.lines = source_bytes(j.src);
+    j.panel_bytes = (size_t)j.kp * 16 * source_bytes(j.src);
+    if (j.groups.n <= FEW_GROUPS) {
+        few_groups(&j);
         return;
     }
-    uint32_t largest = dk_group_rows(&groups, 0);
-    for (uint32_t g = 0, next; g < groups.n; g = next) {
-        next = g + BLOCK_ROWS / MAX_ROWS;
-        if (next > groups.n)
-            next = groups.n;
+    for (uint32_t g = 0, end; g < j.groups.n; g = end) {
+        end = g + BLOCK_ROWS / MAX_ROWS;
+        if (end > j.groups.n)
+            end = j.groups.n;
         for (uint32_t p = panel0, P; p < panel1; p += P) {
-            P = panel_step(largest, panel1 - p);
-            many_groups(mm, a, &groups, g, next, p, P, scratch, src);
+            P = MAX_PANELS;
+            while (P > panel1 - p)
+                P--;
+            many_groups(&j, g, end, p, P, p + P < panel1 ? job_panel(&j, p + P) : NULL);
         }
     }
 }
