@@ -61,11 +61,10 @@ static inline __attribute__((always_inline)) void vf_order_bf16(__m256 *v)
 #define MAX_PANELS 1
 #define FOR_EACH_TILE(X) X(1, 1) X(2, 1) X(3, 1) X(4, 1) X(5, 1) X(6, 1)
 
-#ifndef VARIANT
-#define FETCH_BYTES(R) ((R) <= 3 ? 0u : 4096u)
-#define DIRECT_K 192u
-#define FEW_GROUPS 3
-#endif
+/* Up to 3 rows the hardware fetches better alone. */
+#define FETCH_BYTES(R) ((R) <= 3 ? 0u : 5120u)
+#define DIRECT_K 96u
+#define FEW_GROUPS 11
 #define CHUNK_K 256u
 #define BLOCK_ROWS 1536u
 
