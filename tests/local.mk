@@ -2,10 +2,11 @@
 # A unit test is one program: add it to check_PROGRAMS, with _SOURCES and one of the link lists.
 AM_TESTS_ENVIRONMENT = top_srcdir='$(abs_top_srcdir)'; top_builddir='$(abs_top_builddir)'; \
 	CC='$(CC)'; export top_srcdir top_builddir CC;
-# For sanitized builds: slower, and the first finding ends the program.
+# For sanitized builds: slower, and the first finding ends the program.  No fake stack: gcc 12 aligns it
+# to 32 bytes, and the spills of 64-byte vectors then crash.
 if SANITIZED
 AM_TESTS_ENVIRONMENT += CK_TIMEOUT_MULTIPLIER=10; \
-	ASAN_OPTIONS="allocator_may_return_null=1:detect_stack_use_after_return=1:strict_string_checks=1:$$ASAN_OPTIONS"; \
+	ASAN_OPTIONS="allocator_may_return_null=1:detect_stack_use_after_return=0:strict_string_checks=1:$$ASAN_OPTIONS"; \
 	UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1:$$UBSAN_OPTIONS"; \
 	TSAN_OPTIONS="allocator_may_return_null=1:halt_on_error=1:second_deadlock_stack=1:$$TSAN_OPTIONS"; \
 	export CK_TIMEOUT_MULTIPLIER ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS;
