@@ -30,6 +30,7 @@ libdedit_kernels_a_SOURCES = \
 	%D%/cpu/matmul/amx_ref.c \
 	%D%/cpu/matmul/c.c \
 	%D%/cpu/quant/block.c \
+	%D%/cpu/quant/block.h \
 	%D%/cpu/quant/layout.h \
 	%D%/cpu/quant/pack.c \
 	%D%/cpu/matmul/tile.h \

@@ -44,34 +44,35 @@ struct dk_qgeom {
     unsigned group;       /* blocks that share scale lines: 1, 2, 8 */
     unsigned scale_bytes; /* bytes of scale lines of a whole group */
     unsigned quant_bytes; /* bytes of quants of a block */
+    unsigned file_bytes;  /* bytes of a block, or super-block, in the file */
 };
 
 static inline __attribute__((always_inline)) struct dk_qgeom dk_qgeom(enum dk_type t)
 {
     switch (t) {
     case DK_Q8_0:
-        return (struct dk_qgeom){DK_QK_ZERO, 8, 7, 2, 64, 512};
+        return (struct dk_qgeom){DK_QK_ZERO, 8, 7, 2, 64, 512, 34};
     case DK_Q4_0:
-        return (struct dk_qgeom){DK_QK_ZERO, 4, 3, 2, 64, 256};
+        return (struct dk_qgeom){DK_QK_ZERO, 4, 3, 2, 64, 256, 18};
     case DK_Q5_0:
-        return (struct dk_qgeom){DK_QK_ZERO, 5, 4, 2, 64, 320};
+        return (struct dk_qgeom){DK_QK_ZERO, 5, 4, 2, 64, 320, 22};
     case DK_Q4_1:
-        return (struct dk_qgeom){DK_QK_MIN, 4, 0, 1, 64, 256};
+        return (struct dk_qgeom){DK_QK_MIN, 4, 0, 1, 64, 256, 20};
     case DK_Q5_1:
-        return (struct dk_qgeom){DK_QK_MIN, 5, 0, 1, 64, 320};
+        return (struct dk_qgeom){DK_QK_MIN, 5, 0, 1, 64, 320, 24};
     case DK_Q4_K:
-        return (struct dk_qgeom){DK_QK_MIN, 4, 0, 8, 320, 256};
+        return (struct dk_qgeom){DK_QK_MIN, 4, 0, 8, 320, 256, 144};
     case DK_Q5_K:
-        return (struct dk_qgeom){DK_QK_MIN, 5, 0, 8, 320, 320};
+        return (struct dk_qgeom){DK_QK_MIN, 5, 0, 8, 320, 320, 176};
     case DK_Q6_K:
-        return (struct dk_qgeom){DK_QK_SUB, 6, 5, 8, 320, 384};
+        return (struct dk_qgeom){DK_QK_SUB, 6, 5, 8, 320, 384, 210};
     case DK_F32:
     case DK_F16:
     case DK_BF16:
     case DK_TYPE_COUNT:
         break;
     }
-    return (struct dk_qgeom){DK_QK_ZERO, 0, 0, 1, 0, 0};
+    return (struct dk_qgeom){DK_QK_ZERO, 0, 0, 1, 0, 0, 0};
 }
 
 static inline __attribute__((always_inline)) size_t dk_qpanel_bytes(enum dk_type t, uint32_t blocks)

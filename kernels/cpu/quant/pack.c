@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/checked.h"
-#include "kernels/cpu/quant/layout.h"
+#include "kernels/cpu/quant/block.h"
 
 bool dk_weight_bytes_quant(enum dk_type t, uint32_t n, uint32_t k, size_t *ret)
 {
@@ -13,15 +13,8 @@ bool dk_weight_bytes_quant(enum dk_type t, uint32_t n, uint32_t k, size_t *ret)
     return size_mul(dk_qpanel_bytes(t, k / DK_QBLOCK), ((size_t)n + DK_PANEL - 1) / DK_PANEL, ret);
 }
 
-static uint32_t word(const uint8_t *p)
-{
-    uint32_t w;
-    memcpy(&w, p, sizeof w);
-    return w;
-}
-
 /* The quants of one output of one block; q points at the output's first four bytes. */
-static void store_quants(unsigned bits, const uint8_t u[32], uint8_t *q)
+DK_FOLD void store_quants(unsigned bits, const uint8_t u[32], uint8_t *q)
 {
     if (bits == 8) {
         for (unsigned g = 0; g < 8; g++)
@@ -29,33 +22,34 @@ static void store_quants(unsigned bits, const uint8_t u[32], uint8_t *q)
         return;
     }
     for (unsigned l = 0; l < 4; l++) {
-        uint32_t w = (word(u + 4 * l) & 0x0f0f0f0f) | (word(u + 16 + 4 * l) & 0x0f0f0f0f) << 4;
+        uint32_t w = (dk_q_word(u + 4 * l) & 0x0f0f0f0f) | (dk_q_word(u + 16 + 4 * l) & 0x0f0f0f0f)
+                                                               << 4;
         memcpy(q + 64 * l, &w, sizeof w);
     }
     if (bits == 5) {
         uint32_t w = 0;
         for (unsigned g = 0; g < 8; g++)
-            w |= (word(u + 4 * g) >> 4 & 0x01010101) << g;
+            w |= (dk_q_word(u + 4 * g) >> 4 & 0x01010101) << g;
         memcpy(q + 256, &w, sizeof w);
     } else if (bits == 6) {
         for (unsigned h = 0; h < 2; h++) {
             uint32_t w = 0;
             for (unsigned j = 0; j < 4; j++)
-                w |= (word(u + 16 * h + 4 * j) >> 4 & 0x03030303) << 2 * j;
+                w |= (dk_q_word(u + 16 * h + 4 * j) >> 4 & 0x03030303) << 2 * j;
             memcpy(q + 256 + 64 * h, &w, sizeof w);
         }
     }
 }
 
-static void put16(uint8_t *p, uint16_t v)
+DK_FOLD void put16(uint8_t *p, uint16_t v)
 {
     p[0] = (uint8_t)v;
     p[1] = (uint8_t)(v >> 8);
 }
 
 /* s: the scale lines of the block's group. */
-static void store_scales(const struct dk_qgeom *g, const struct dk_qblock *b, uint32_t block,
-                         uint32_t output, uint8_t *s)
+DK_FOLD void store_scales(const struct dk_qgeom *g, const struct dk_qblock *b, uint32_t block,
+                          uint32_t output, uint8_t *s)
 {
     if (g->group == 8) {
         uint8_t *sub = s + 64 + (size_t)32 * (block % 8) + output;
@@ -71,9 +65,8 @@ static void store_scales(const struct dk_qgeom *g, const struct dk_qblock *b, ui
     }
 }
 
-/* Compiled once per type, so that dk_qblock_from_file's switch is predicted and geometry folds. */
-static void pack_panel(enum dk_type t, uint8_t *dst, const uint8_t *src, size_t src_row_bytes,
-                       uint32_t rows, uint32_t blocks)
+DK_FOLD void pack_panel(enum dk_type t, uint8_t *dst, const uint8_t *src, size_t src_row_bytes,
+                        uint32_t rows, uint32_t blocks)
 {
     struct dk_qgeom g = dk_qgeom(t);
     if (rows < DK_PANEL || blocks % g.group)
@@ -82,7 +75,7 @@ static void pack_panel(enum dk_type t, uint8_t *dst, const uint8_t *src, size_t 
         uint8_t *s = dst + dk_qgroup_at(t, b), *q = dst + dk_qquants_at(t, b);
         for (uint32_t o = 0; o < rows; o++) {
             struct dk_qblock blk;
-            dk_qblock_from_file(t, src + o * src_row_bytes, b, &blk);
+            dk_qblock_file(t, src + o * src_row_bytes, b, &blk);
             store_quants(g.bits, blk.u, q + (size_t)4 * o);
             store_scales(&g, &blk, b, o, s);
         }
@@ -96,8 +89,9 @@ void dk_weight_pack_quant(void *dst, enum dk_type t, uint32_t n, uint32_t k, con
     size_t panel_bytes = dk_qpanel_bytes(t, blocks);
     for (uint32_t p = panel0; p < panel1; p++) {
         uint32_t row0 = p * DK_PANEL, rows = n - row0 < DK_PANEL ? n - row0 : DK_PANEL;
-        pack_panel(t, (uint8_t *)dst + p * panel_bytes, (const uint8_t *)src + row0 * src_row_bytes,
-                   src_row_bytes, rows, blocks);
+        uint8_t *d = (uint8_t *)dst + p * panel_bytes;
+        const uint8_t *from = (const uint8_t *)src + row0 * src_row_bytes;
+        DK_QTYPE_SWITCH(t, pack_panel, d, from, src_row_bytes, rows, blocks)
     }
 }
 
