@@ -26,3 +26,18 @@ noinst_LTLIBRARIES += %D%/libdedit-pb.la
 nodist_%C%_libdedit_pb_la_SOURCES = $(proto_gen)
 %C%_libdedit_pb_la_SOURCES =
 %C%_libdedit_pb_la_CFLAGS = $(DEDIT_CFLAGS) -w $(PROTOBUF_C_CFLAGS)
+
+bin_PROGRAMS += %D%/dedit-client
+%C%_dedit_client_SOURCES = \
+	%D%/cli-admin.c \
+	%D%/cli-batch.c \
+	%D%/cli-chat.c \
+	%D%/cli-generate.c \
+	%D%/cli-options.c \
+	%D%/cli-parse.h \
+	%D%/cli-stats.c \
+	%D%/cli-store.c \
+	%D%/cli.c \
+	%D%/cli.h
+%C%_dedit_client_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEDIT_CFLAGS)
+%C%_dedit_client_LDADD = %D%/libdedit.la libdedit-base.a $(JANSSON_LIBS) $(LIBEDIT_LIBS)

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dedit-client generate: one prompt, its answer as it comes. */
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/parse.h"
+#include "base/strbuf.h"
+#include "client/cli.h"
+
+/* The prompt: arguments joined by spaces, or a file, or standard input. */
+static char *prompt_text(struct cli *c, size_t *ret_len)
+{
+    const char *file = cli_own(c, "file");
+    struct strbuf b = {0};
+    if (file && c->argc) {
+        cli_usage_error(c, "a prompt and --file exclude each other");
+        return NULL;
+    }
+    if (!file && !c->argc) {
+        if (isatty(STDIN_FILENO)) {
+            cli_usage_error(c, "no prompt: give it as arguments, with --file or on standard input");
+            return NULL;
+        }
+        file = "-";
+    }
+    if (file)
+        return cli_read(c, file, ret_len);
+    for (int i = 0; i < c->argc; i++)
+        if (strbuf_adds(&b, i ? " " : "") < 0 || strbuf_adds(&b, c->argv[i]) < 0) {
+            strbuf_done(&b);
+            cli_fail_text(c, CLI_FAILED, "out of memory");
+            return NULL;
+        }
+    *ret_len = b.len;
+    return b.s;
+}
+
+static int parse_ids(struct cli *c, char *text, uint32_t **ret)
+{
+    size_t n = 0, cap = 0;
+    uint32_t *ids = NULL;
+    char *save = NULL;
+    for (char *w = strtok_r(text, " \t\r\n,[]", &save); w; w = strtok_r(NULL, " \t\r\n,[]", &save)) {
+        if (n == cap) {
+            cap = cap ? 2 * cap : 256;
+            uint32_t *grown = mem_realloc_array(ids, cap, sizeof *ids);
+            if (!grown) {
+                mem_free(ids);
+                return cli_fail_text(c, CLI_FAILED, "out of memory");
+            }
+            ids = grown;
+        }
+        if (parse_u32(w, UINT32_MAX, &ids[n++]) < 0) {
+            mem_free(ids);
+            return cli_usage_error(c, "--ids: \"%s\" is no token id", w);
+        }
+    }
+    c->o.ids = ids;
+    c->o.n_ids = n;
+    *ret = ids;
+    return ids ? CLI_OK : cli_usage_error(c, "--ids: the prompt has none");
+}
+
+static json_t *token_json(const struct dedit_token *t)
+{
+    json_t *j = json_pack("{s:I, s:s%}", "id", (json_int_t)t->id, "text", t->text, t->text_len);
+    json_t *flags = json_array();
+    static const struct {
+        unsigned flag;
+        const char *name;
+    } names[] = {{DEDIT_TOKEN_DRAFTED, "drafted"},
+                 {DEDIT_TOKEN_EDITED, "edited"},
+                 {DEDIT_TOKEN_BONUS, "bonus"},
+                 {DEDIT_TOKEN_REASONING, "reasoning"}};
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        if (t->flags & names[i].flag)
+            json_array_append_new(flags, json_string(names[i].name));
+    if (json_array_size(flags))
+        json_object_set(j, "flags", flags);
+    json_decref(flags);
+    if (t->n_alternatives) {
+        json_t *alt = json_array();
+        json_object_set_new(j, "logprob", json_real((double)t->logprob));
+        for (uint32_t i = 1; i < t->n_alternatives; i++)
+            json_array_append_new(alt, json_pack("{s:I, s:f}", "id",
+                                                 (json_int_t)t->alternatives[i].id, "logprob",
+                                                 (double)t->alternatives[i].logprob));
+        json_object_set_new(j, "alternatives", alt);
+    }
+    return j;
+}
+
+static void print_tokens(const struct cli *c, const struct dedit_event *ev)
+{
+    if (!c->json) {
+        fwrite(ev->text, 1, ev->text_len, stdout);
+        fflush(stdout);
+        return;
+    }
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < ev->n_tokens; i++)
+        json_array_append_new(list, token_json(&ev->tokens[i]));
+    cli_print_json(
+        json_pack("{s:s, s:s%, s:o}", "event", "tokens", "text", ev->text, ev->text_len, "tokens", list));
+    fflush(stdout);
+}
+
+static int finish(const struct cli *c, const struct dedit_event *ev)
+{
+    if (ev->type == DEDIT_EVENT_FAILED) {
+        if (!c->json)
+            fputc('\n', stdout);
+        struct dedit_error e = {.code = ev->error_code};
+        snprintf(e.msg, sizeof e.msg, "%s: %s", ev->finish_reason, ev->error_message);
+        cli_fail(c, &e);
+        return CLI_FAILED;
+    }
+    if (c->json) {
+        json_t *j = json_pack("{s:s, s:s, s:o}", "event", "finished", "finish_reason",
+                              ev->finish_reason, "usage", cli_usage_json(&ev->usage));
+        if (ev->stop_reason)
+            json_object_set_new(j, "stop_reason", json_string(ev->stop_reason));
+        cli_print_json(j);
+    } else {
+        fputc('\n', stdout);
+        fflush(stdout);
+        if (!c->quiet)
+            cli_stats_line(stderr, ev);
+    }
+    return cli_interrupted ? CLI_INTERRUPTED : CLI_OK;
+}
+
+static int read_answer(const struct cli *c, struct dedit_request *r)
+{
+    struct dedit_event ev;
+    struct dedit_error e;
+    bool cancelled = false;
+    for (;;) {
+        /* Wakes now and then only to look for Ctrl-C. */
+        int n = dedit_request_next(r, &ev, 200, &e);
+        if (cli_interrupted && !cancelled) {
+            cancelled = true;
+            if (dedit_request_cancel(r, &e) < 0)
+                return cli_fail(c, &e);
+        }
+        if (n < 0) {
+            if (!c->json)
+                fputc('\n', stdout);
+            return cli_fail(c, &e);
+        }
+        if (n == 0)
+            continue;
+        if (ev.type == DEDIT_EVENT_TOKENS)
+            print_tokens(c, &ev);
+        else if (ev.type == DEDIT_EVENT_FINISHED || ev.type == DEDIT_EVENT_FAILED)
+            return finish(c, &ev);
+    }
+}
+
+int cli_generate(struct cli *c)
+{
+    size_t len = 0;
+    struct dedit_chat_message m[2];
+    struct dedit_request *r = NULL;
+    struct dedit_error e;
+    uint32_t *ids = NULL;
+    char *text = prompt_text(c, &len);
+    int status = text ? CLI_OK : CLI_USAGE;
+
+    if (text && cli_own(c, "ids"))
+        status = parse_ids(c, text, &ids);
+    else if (text)
+        cli_prompt(c, text, len, m);
+    struct dedit_client *d = status == CLI_OK ? cli_connect(c, &status) : NULL;
+    if (d) {
+        if (dedit_client_submit(d, &c->o, &r, &e) < 0) {
+            status = cli_fail(c, &e);
+        } else {
+            cli_catch_interrupt(true);
+            status = read_answer(c, r);
+            cli_catch_interrupt(false);
+        }
+        dedit_request_free(r);
+        dedit_client_free(d);
+    }
+    mem_free(ids);
+    mem_free(text);
+    return status;
+}
