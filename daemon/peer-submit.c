@@ -240,6 +240,7 @@ static int take_sampling(struct job *j, const Dedit__Wire__Sampling *w, struct e
     if (!s->has_seed) {
         if (getrandom(&s->seed, sizeof s->seed, 0) != (ssize_t)sizeof s->seed)
             s->seed = hash_mix64(clock_now_ns());
+        s->seed >>= 11; /* 53 bits: exact in every client's JSON */
         s->has_seed = true;
     }
     return 0;

@@ -5,7 +5,7 @@
 
 # What ./configure, make and models/fetch need.
 build_packages='gcc libc6-dev make autoconf automake libtool pkg-config libjansson-dev libpcre2-dev
-    libutf8proc-dev uthash-dev libxxhash-dev libinih-dev liburing-dev libsystemd-dev
+    libutf8proc-dev uthash-dev libxxhash-dev libinih-dev liburing-dev libsystemd-dev libedit-dev
     libprotobuf-c-dev protobuf-c-compiler
     check xz-utils ca-certificates python3 python3-pip'
 # What the tests use beyond that.
