@@ -302,7 +302,9 @@ static int read_options(struct tokenizer *t, const struct js_obj *model, struct 
         if (id == TOK_NONE)
             return ERR(err, FORMAT, "%s: \"model.unk_token\": \"%s\" is not in the vocabulary",
                        model->file, unk);
-        t->bpe.unk = id;
+        /* Plain text must not give a control token: with one as unknown, bytes are dropped. */
+        if (!(t->vocab.flags[id] & TOKEN_SPECIAL))
+            t->bpe.unk = id;
     }
     bpe_set_bytes(&t->bpe, &t->vocab);
     return 0;
@@ -365,12 +367,14 @@ static int read_bos(struct tokenizer *t, const struct js_obj *config, struct err
     return 0;
 }
 
-/* Control tokens are known before the merges are read: plain text must not give one. */
-static int read_model(struct tokenizer *t, const struct js_obj *root, const struct js_obj *config,
-                      struct error *err)
+static int load(struct tokenizer *t, const struct js_obj *root, const struct js_obj *config,
+                struct error *err)
 {
     struct js_obj model, vocab;
-    int r = js_object(root, "model", &model, err);
+    int r;
+    if ((r = read_added_tokens(t, root, err)) < 0 || (r = read_added_decoder(t, config, err)) < 0)
+        return r;
+    r = js_object(root, "model", &model, err);
     if (r > 0)
         return ERR(err, FORMAT, "%s: \"model\" is missing", root->file);
     if (r < 0 || (r = check_type(&model, err)) < 0)
@@ -378,20 +382,11 @@ static int read_model(struct tokenizer *t, const struct js_obj *root, const stru
     r = js_object(&model, "vocab", &vocab, err);
     if (r > 0)
         return ERR(err, FORMAT, "%s: \"model.vocab\" is missing", root->file);
+    /* Control tokens are all known before bytes and merges are: plain text must not give one. */
     if (r < 0 || (r = read_vocab(t, &model, vocab.o, err)) < 0 ||
         (r = named_token(t, config, "eos_token", &t->eos, err)) < 0 ||
-        (r = read_merges(t, &model, err)) < 0)
-        return r;
-    return read_options(t, &model, err);
-}
-
-static int load(struct tokenizer *t, const struct js_obj *root, const struct js_obj *config,
-                struct error *err)
-{
-    int r;
-    if ((r = read_added_tokens(t, root, err)) < 0 || (r = read_added_decoder(t, config, err)) < 0 ||
-        (r = read_model(t, root, config, err)) < 0 ||
-        (r = tokenizer_read_pipeline(t, root, err)) < 0 || (r = read_bos(t, config, err)) < 0)
+        (r = tokenizer_read_pipeline(t, root, err)) < 0 || (r = read_bos(t, config, err)) < 0 ||
+        (r = read_merges(t, &model, err)) < 0 || (r = read_options(t, &model, err)) < 0)
         return r;
     return added_build(&t->added, t->nfc) < 0 ? ERR_NOMEM(err) : 0;
 }

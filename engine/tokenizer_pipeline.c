@@ -200,7 +200,7 @@ static int template_id(struct tokenizer *t, const struct js_obj *o, json_t *spec
                    "%s: \"%sspecial_tokens\": id %" JSON_INTEGER_FORMAT " is not in the vocabulary",
                    o->file, o->path, i);
     *ret = (uint32_t)i;
-    return 0;
+    return tokenizer_make_special(t, *ret) < 0 ? ERR_NOMEM(err) : 0;
 }
 
 static int read_template(struct tokenizer *t, const struct js_obj *o, struct error *err)

@@ -44,3 +44,33 @@ tests_fuzz_fuzz_safetensors_SOURCES = %D%/fuzz-safetensors.c %D%/fuzz.h
 tests_fuzz_fuzz_safetensors_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LDFLAGS)
 tests_fuzz_fuzz_safetensors_LDADD = $(engine_libs)
 endif
+
+check_PROGRAMS += %D%/replay-chat
+tests_fuzz_replay_chat_SOURCES = %D%/fuzz-chat.c $(fuzz_replay)
+tests_fuzz_replay_chat_LDADD = $(engine_libs)
+if ENABLE_FUZZ
+noinst_PROGRAMS += %D%/fuzz-chat
+tests_fuzz_fuzz_chat_SOURCES = %D%/fuzz-chat.c %D%/fuzz.h
+tests_fuzz_fuzz_chat_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LDFLAGS)
+tests_fuzz_fuzz_chat_LDADD = $(engine_libs)
+endif
+
+check_PROGRAMS += %D%/replay-tokenize
+tests_fuzz_replay_tokenize_SOURCES = %D%/fuzz-tokenize.c $(fuzz_replay)
+tests_fuzz_replay_tokenize_LDADD = $(engine_libs)
+if ENABLE_FUZZ
+noinst_PROGRAMS += %D%/fuzz-tokenize
+tests_fuzz_fuzz_tokenize_SOURCES = %D%/fuzz-tokenize.c %D%/fuzz.h
+tests_fuzz_fuzz_tokenize_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LDFLAGS)
+tests_fuzz_fuzz_tokenize_LDADD = $(engine_libs)
+endif
+
+check_PROGRAMS += %D%/replay-tokenizer-json
+tests_fuzz_replay_tokenizer_json_SOURCES = %D%/fuzz-tokenizer-json.c $(fuzz_replay)
+tests_fuzz_replay_tokenizer_json_LDADD = $(engine_libs)
+if ENABLE_FUZZ
+noinst_PROGRAMS += %D%/fuzz-tokenizer-json
+tests_fuzz_fuzz_tokenizer_json_SOURCES = %D%/fuzz-tokenizer-json.c %D%/fuzz.h
+tests_fuzz_fuzz_tokenizer_json_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LDFLAGS)
+tests_fuzz_fuzz_tokenizer_json_LDADD = $(engine_libs)
+endif

@@ -276,10 +276,14 @@ START_TEST(test_unknown_bytes)
         {"", {0, 1}, 2, 4},
         {", \"unk_token\": \"?\"", {0, 2, 2, 1, 2, 2}, 6, 0},
         {", \"unk_token\": \"?\", \"fuse_unk\": true", {0, 2, 1, 2}, 4, 0},
+        /* a control token never stands for a byte of the text */
+        {", \"unk_token\": \"<u>\"", {0, 1}, 2, 4},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         _cleanup_free_ char *json =
-            fixture_bpe_json("{\"a\": 0, \"b\": 1, \"?\": 2}", "[]", cases[i].more, "");
+            fixture_bpe_json("{\"a\": 0, \"b\": 1, \"?\": 2}", "[]", cases[i].more,
+                             ", \"added_tokens\": [{\"id\": 3, \"content\": \"<u>\", \"special\": "
+                             "true}]");
         struct tokenizer *t = fixture_from_json(json, NULL);
         _cleanup_token_list_ struct token_list l = {0};
         struct error err = {0};
