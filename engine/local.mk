@@ -46,6 +46,8 @@ libdedit_engine_a_SOURCES = \
 	%D%/model_file_internal.h \
 	%D%/model_gguf.c \
 	%D%/model_hf.c \
+	%D%/model_random.c \
+	%D%/model_random.h \
 	%D%/names.c \
 	%D%/names.h \
 	%D%/noise.h \

@@ -83,6 +83,16 @@ static bool exists(const struct model_config *c, enum when w)
     return false;
 }
 
+bool model_role_shape(const struct model_config *c, enum model_tensor_role r, uint64_t *ret_out,
+                      uint64_t *ret_in)
+{
+    if (!exists(c, roles[r].when))
+        return false;
+    *ret_out = dim_size(c, roles[r].out);
+    *ret_in = roles[r].in == D_NONE ? 0 : dim_size(c, roles[r].in);
+    return true;
+}
+
 struct src_tensor *src_find(const struct src_table *s, const char *name)
 {
     const struct name_ref *ref = names_find(s->names, s->n, name, strlen(name));

@@ -13,7 +13,7 @@ static bool ends_with(const char *s, const char *end)
     return n >= m && !strcmp(s + n - m, end);
 }
 
-static int new_file(const char *path, struct model_file **ret, struct error *err)
+int model_file_new(const char *path, struct model_file **ret, struct error *err)
 {
     _cleanup_(model_file_freep) struct model_file *f = mem_zalloc(sizeof(*f));
     if (!f)
@@ -30,7 +30,7 @@ int model_file_open(const char *path, struct model_file **ret, struct error *err
 {
     _cleanup_(model_file_freep) struct model_file *f = NULL;
     struct stat st;
-    int r = new_file(path, &f, err);
+    int r = model_file_new(path, &f, err);
     if (r < 0)
         return r;
     /* What can not be looked up is left to the opener, which says why. */
@@ -55,7 +55,7 @@ int model_parse_gguf(const void *data, size_t size, const char *name, struct mod
                      struct error *err)
 {
     _cleanup_(model_file_freep) struct model_file *f = NULL;
-    int r = new_file(name, &f, err);
+    int r = model_file_new(name, &f, err);
     if (r >= 0)
         r = gguf_parse(data, size, name, &f->gguf, err);
     if (r >= 0)
@@ -77,6 +77,7 @@ struct model_file *model_file_free(struct model_file *f)
     file_map_done(&f->tokenizer);
     mem_free(f->tokenizer_config);
     mem_free(f->chat_template);
+    mem_unmap_pages(f->pages, f->pages_bytes);
     arena_free(f->arena);
     mem_free(f->name);
     mem_free(f->path);
@@ -123,6 +124,10 @@ void model_file_release(struct model_file *f, const struct model_tensor *t)
         gguf_release(f->gguf, t->data, t->bytes);
     for (size_t i = 0; i < f->n_shards; i++)
         safetensors_release(f->shards[i], t->data, t->bytes);
+    uintptr_t at = (uintptr_t)t->data, base = (uintptr_t)f->pages;
+    struct file_map pages = {f->pages, f->pages_bytes};
+    if (base && at >= base && at - base < pages.size)
+        file_map_release(&pages, at - base, t->bytes); /* they read as zero from now on */
 }
 
 const struct gguf *model_file_gguf(const struct model_file *f)

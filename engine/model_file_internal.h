@@ -29,6 +29,8 @@ struct model_file {
     char *tokenizer_config;    /* NULL when there is none */
     size_t tokenizer_config_len;
     char *chat_template;
+    void *pages; /* a random model's weights, else NULL */
+    size_t pages_bytes;
 };
 
 /* A tensor as its file has it, dimensions outermost first. */
@@ -53,6 +55,10 @@ struct src_table {
 };
 struct src_tensor *src_find(const struct src_table *s, const char *name);
 
+int model_file_new(const char *path, struct model_file **ret, struct error *err);
+/* Rows and columns of a role's tensor (columns 0: a vector); false when the model has none. */
+bool model_role_shape(const struct model_config *c, enum model_tensor_role r, uint64_t *ret_out,
+                      uint64_t *ret_in);
 int model_open_hf(struct model_file *f, struct error *err);
 int model_from_gguf(struct model_file *f, struct error *err); /* f->gguf is open */
 /* A GGUF model in memory that outlives the object (tests, fuzzing); name stands for the path. */

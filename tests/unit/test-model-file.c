@@ -15,6 +15,7 @@
 #include "engine/hf_config.h"
 #include "engine/model_file.h"
 #include "engine/model_file_internal.h"
+#include "engine/model_random.h"
 #include "tests/unit/modelgen.h"
 #include "tests/unit/util.h"
 
@@ -1132,6 +1133,53 @@ START_TEST(every_bit)
 }
 END_TEST
 
+/* ---- random models ----------------------------------------------------------------------------- */
+
+START_TEST(random_models)
+{
+    struct model_file *like = open_good(gguf_golden("k_qwen3.MIX"));
+    struct model_config c = *model_file_config(like);
+    model_file_free(like);
+    for (int type = 0; type < DK_TYPE_COUNT; type++) {
+        for (int tied = 0; tied < 2; tied++) {
+            struct error err = {0};
+            struct model_file *f = NULL, *g = NULL;
+            c.tied = tied;
+            ck_ok(model_file_random(&c, (enum dk_type)type, 5, &f, &err), &err);
+            ck_ok(model_file_random(&c, (enum dk_type)type, 5, &g, &err), &err);
+            check_promises(f);
+            const struct model_tensor *t = model_file_tensor(f, MT_DOWN, 0);
+            ck_assert_int_eq((int)t->type, type);
+            ck_assert(!memcmp(t->data, model_file_tensor(g, MT_DOWN, 0)->data, t->bytes));
+            const struct dk_type_info *info = dk_type_info(t->type);
+            size_t n = t->bytes / info->block_bytes;
+            float *values = mem_array(n * info->block_elems, sizeof(float));
+            double sum = 0, top = 0;
+            dk_dequant(t->type, t->data, n, values);
+            for (size_t i = 0; i < n * info->block_elems; i++) {
+                double v = (double)values[i];
+                sum += v * v;
+                top = v > top ? v : -v > top ? -v : top;
+            }
+            /* Small, finite and not all the same. */
+            ck_assert_msg(top < 0.5 && sum > 1e-6 * (double)n, "%s: top %g sum %g", info->name, top,
+                          sum);
+            mem_free(values);
+            model_file_release(f, t);
+            model_file_free(f);
+            model_file_free(g);
+        }
+    }
+    struct error err = {0};
+    struct model_file *f = NULL;
+    c.ffn = 160;
+    ck_fails(model_file_random(&c, DK_Q4_K, 1, &f, &err), UNSUPPORTED, &err);
+    ck_assert_ptr_nonnull(strstr(err.msg, "rows of 160 are not whole blocks of Q4_K"));
+    c.n_layers = 0;
+    ck_fails(model_file_random(&c, DK_F32, 1, &f, &err), INVALID, &err);
+}
+END_TEST
+
 /* ---- memory ------------------------------------------------------------------------------------ */
 
 static void torture(const char *path)
@@ -1208,6 +1256,8 @@ int main(void)
     t = test_case(s, "damage");
     tcase_add_test(t, cut_by_one_byte);
     tcase_add_test(t, every_bit);
+    t = test_case(s, "random");
+    tcase_add_test(t, random_models);
     t = test_case(s, "memory");
     tcase_add_test(t, allocation_failures);
     return test_main(s);

@@ -308,7 +308,7 @@ END_TEST
 /* An empty object costs a hundred times its text: a small file may not take much memory. */
 START_TEST(json_memory)
 {
-    size_t n = 3 * 700000 + 2, at = 0;
+    size_t n = 3 * 300000 + 2, at = 0;
     char *text = mem_alloc(n);
     struct error err = {0};
     json_t *v = NULL;
