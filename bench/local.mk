@@ -1,5 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-# bench/dedit-bench links $(engine_libs).
+bin_PROGRAMS += %D%/dedit-bench
+bench_dedit_bench_SOURCES = \
+	%D%/bench.h \
+	%D%/check.c \
+	%D%/check.h \
+	%D%/check_models.c \
+	%D%/check_numbers.c \
+	%D%/check_read.c \
+	%D%/check_smollm2.c \
+	%D%/check_text.c \
+	%D%/engine_options.c \
+	%D%/generate.c \
+	%D%/generate.h \
+	%D%/generate_output.c \
+	%D%/main.c \
+	%D%/options.c \
+	%D%/tokenize.c
+bench_dedit_bench_LDADD = $(engine_libs) -lm
 
 # Laboratory: built by name (make bench/lab/ops), not installed.
 EXTRA_PROGRAMS += %D%/lab/ops

@@ -159,6 +159,15 @@ lint_tests = \
 	%D%/lint/layers.sh \
 	%D%/lint/shell.sh
 script_tests = \
-	%D%/integration/fetch.sh
+	%D%/integration/check.sh \
+	%D%/integration/fetch.sh \
+	%D%/integration/generate.sh \
+	%D%/integration/golden-amx.sh \
+	%D%/integration/golden-avx2.sh \
+	%D%/integration/golden-avx512.sh \
+	%D%/integration/golden-c.sh \
+	%D%/integration/golden-text.sh \
+	%D%/integration/same-bytes.sh
+EXTRA_DIST += %D%/integration/golden.sh %D%/integration/lib.sh
 EXTRA_DIST += $(lint_tests) %D%/lint/lint.sh %D%/lint/code.awk $(script_tests)
 TESTS += $(check_PROGRAMS) $(lint_tests) $(script_tests)

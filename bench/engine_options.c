@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options that choose and configure the engine, and where the default model lies. */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench/bench.h"
+
+#define DEFAULT_MODEL "SmolLM2-135M-Instruct.Q4_1.gguf"
+#define SYSTEM_MODELS "/var/lib/dedit/models"
+#define MAX_THREADS   64u
+#define MAX_BENCH_CTX (1u << 20)
+
+const struct bench_opt bench_engine_opts[] = {
+    {BENCH_OPT_MODEL, "model", "PATH",
+     "a .gguf file or a Hugging Face folder\n(default: the default model in the cache)"},
+    {BENCH_OPT_TIER, "tier", "T",
+     "c, avx2, avx512 or amx (default: DEDIT_CPU_TIER,\nelse the best that this machine has)"},
+    {BENCH_OPT_THREADS, "threads", "N", "(default: the CPUs that this process may use)"},
+    {BENCH_OPT_KV_DTYPE, "kv-dtype", "T", "f32, bf16 or f16 (default: f32)"},
+    {BENCH_OPT_DTYPE, "dtype", "T",
+     "weights as filed, or converted while loading:\nfile, bf16 or f32 (default: file)"},
+    {BENCH_OPT_EXACT, "exact", NULL, "BF16 weights never take the AMX BF16 class"},
+    {BENCH_OPT_CONTEXT, "max-model-len", "N",
+     "positions of a sequence (default: the model's, at\nmost 8192)"},
+    {0, NULL, NULL, NULL},
+};
+
+void bench_engine_init(struct bench_engine *e)
+{
+    memset(e, 0, sizeof(*e));
+    engine_config_init(&e->config);
+}
+
+int bench_engine_set(struct bench_engine *e, int id, const char *arg, struct error *err)
+{
+    static const char *const dtypes[] = {"file", "bf16", "f32"};
+    struct engine_config *c = &e->config;
+    int r;
+    switch (id) {
+    case BENCH_OPT_MODEL:
+        e->model = arg;
+        return 1;
+    case BENCH_OPT_TIER:
+        if (!dk_tier_parse(arg, &c->tier))
+            return ERR(err, INVALID, "\"%s\" is not c, avx2, avx512 or amx", arg);
+        if (!dk_ops(c->tier))
+            return ERR(err, UNSUPPORTED, "this machine cannot run \"%s\"; its best is \"%s\"", arg,
+                       dk_tier_name(dk_tier_best()));
+        e->tier_given = true;
+        return 1;
+    case BENCH_OPT_THREADS:
+        r = bench_u32(arg, 1, MAX_THREADS, &c->n_threads, err);
+        return r < 0 ? r : 1;
+    case BENCH_OPT_KV_DTYPE:
+        for (int t = 0; t < DK_KV_TYPE_COUNT; t++)
+            if (!strcmp(arg, dk_kv_type_name((enum dk_kv_type)t))) {
+                c->kv_type = (enum dk_kv_type)t;
+                return 1;
+            }
+        return ERR(err, INVALID, "\"%s\" is not f32, bf16 or f16", arg);
+    case BENCH_OPT_DTYPE:
+        for (size_t t = 0; t < ARRAY_LEN(dtypes); t++)
+            if (!strcmp(arg, dtypes[t])) {
+                c->dtype = (enum backend_dtype)t;
+                return 1;
+            }
+        return ERR(err, INVALID, "\"%s\" is not file, bf16 or f32", arg);
+    case BENCH_OPT_EXACT:
+        c->exact = true;
+        return 1;
+    case BENCH_OPT_CONTEXT:
+        r = bench_u32(arg, 1, MAX_BENCH_CTX, &c->max_context, err);
+        return r < 0 ? r : 1;
+    default:
+        return 0;
+    }
+}
+
+int bench_engine_tier(struct bench_engine *e, struct error *err)
+{
+    if (e->config.n_threads == 0) {
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        int n = sched_getaffinity(0, sizeof(set), &set) < 0 ? 1 : CPU_COUNT(&set);
+        e->config.n_threads = n < 1 ? 1 : n < (int)MAX_THREADS ? (unsigned)n : MAX_THREADS;
+    }
+    return e->tier_given ? 0 : dk_tier_choose(getenv("DEDIT_CPU_TIER"), &e->config.tier, err);
+}
+
+int bench_engine_open(const struct bench_engine *e, const char *path, struct engine **ret,
+                      struct error *err)
+{
+    return engine_new(path, &e->config, NULL, NULL, ret, err);
+}
+
+int bench_default_model(char *buf, size_t size, struct error *err)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    /* The XDG rules: a relative value is ignored. */
+    int n = -1;
+    if (cache && cache[0] == '/')
+        n = snprintf(buf, size, "%s/dedit/models/" DEFAULT_MODEL, cache);
+    else if (home && home[0])
+        n = snprintf(buf, size, "%s/.cache/dedit/models/" DEFAULT_MODEL, home);
+    if (n > 0 && (size_t)n < size && access(buf, R_OK) == 0)
+        return 0;
+    n = snprintf(buf, size, SYSTEM_MODELS "/" DEFAULT_MODEL);
+    if (n > 0 && (size_t)n < size && access(buf, R_OK) == 0)
+        return 0;
+    return ERR(
+        err, NOT_FOUND,
+        "the default model is not in the cache; models/fetch gets it, --model PATH takes another");
+}
