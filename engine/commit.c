@@ -30,7 +30,7 @@ static int release_text(struct engine *e, struct request *r, uint32_t id, bool i
     if (n < 0)
         return n;
     size_t before = e->text.len;
-    bool armed = r->usage.completion_tokens > r->min_tokens;
+    bool armed = r->usage.completion_tokens + 1 > r->min_tokens; /* this token counted */
     n = stop_matcher_feed(r->stop, e->piece.s ? e->piece.s : "", e->piece.len, armed, &e->text,
                           NULL);
     if (n >= 0 && !r->want_text)
@@ -47,17 +47,16 @@ int commit_token(struct request *r, uint32_t id, uint32_t flags, const struct to
     int n = sampler_commit(r->sampler, id);
     if (n < 0)
         return n;
+    uint32_t i = e->n_commit;
+    e->text_at[i] = e->text.len;
+    n = release_text(e, r, id, is_stop);
+    if (n < 0)
+        return n; /* it ends without this token, which nobody counts */
     s->tokens[s->n_tokens++] = id;
     r->usage.completion_tokens++;
     e->stats.generation_tokens++;
     if (r->usage.completion_tokens == 1)
         r->usage.first_token_ns = clock_now_ns() - r->t_submit;
-
-    uint32_t i = e->n_commit;
-    e->text_at[i] = e->text.len;
-    n = release_text(e, r, id, is_stop);
-    if (n < 0)
-        return n;
     e->n_commit++;
     e->tokens[i] = (struct engine_token){.id = id, .flags = flags, .n_logprobs = n_lp};
     if (n_lp)

@@ -55,6 +55,10 @@ check_PROGRAMS += %D%/unit/test-engine-feed
 tests_unit_test_engine_feed_SOURCES = %D%/unit/test-engine-feed.c $(engine_fixtures)
 tests_unit_test_engine_feed_LDADD = $(engine_test_libs) -lm
 
+check_PROGRAMS += %D%/unit/test-engine-random
+tests_unit_test_engine_random_SOURCES = %D%/unit/test-engine-random.c $(engine_fixtures)
+tests_unit_test_engine_random_LDADD = $(engine_test_libs) -lm
+
 check_PROGRAMS += %D%/unit/test-engine-request
 tests_unit_test_engine_request_SOURCES = %D%/unit/test-engine-request.c $(engine_fixtures)
 tests_unit_test_engine_request_LDADD = $(engine_test_libs) -lm

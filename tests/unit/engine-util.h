@@ -2,9 +2,7 @@
 /* What the engine's tests share: loading, one-line evaluation, requests that record what they got. */
 #pragma once
 
-#include "base/strbuf.h"
 #include "engine/engine.h"
-#include "engine/tokenizer.h"
 
 /* Small and deterministic: 2 threads, the best tier, 512 positions. */
 struct engine_config test_engine_config(void);
@@ -18,11 +16,17 @@ void test_tokens(uint64_t seed, uint32_t vocab, uint32_t *ret, size_t n);
 void test_feed(struct engine *e, struct seq *s, const uint32_t *tokens, size_t n, size_t chunk,
                float *logits, const uint32_t *tap_layers, uint32_t n_taps, float *taps);
 
-/* A request and everything that its sink was told. */
+/* A request and everything that its sink was told; fixed arrays, so that recording never fails. */
 struct test_request {
     struct request *r;
-    struct token_list ids;
-    struct strbuf text;    /* joined text of all events, the end's included */
+    struct {
+        uint32_t ids[1024];
+        size_t len;
+    } ids;
+    struct {
+        char s[4096]; /* joined text of all events, the end's included */
+        size_t len;
+    } text;
     uint32_t n_calls;      /* calls of tokens() */
     uint32_t n_lp;         /* log-probability entries */
     float last_lp;         /* of the last chosen token */
@@ -32,7 +36,7 @@ struct test_request {
     int error; /* code */
     bool stop_is_id;
     uint32_t stop_id;
-    struct strbuf stop_text;
+    char stop_text[256];
     struct engine_usage usage;
     uint32_t park_every; /* park after every so many calls; 0: never */
     uint32_t
