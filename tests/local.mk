@@ -128,6 +128,9 @@ tests_unit_test_gguf_SOURCES = %D%/unit/test-gguf.c $(model_file_tests)
 tests_unit_test_gguf_LDADD = $(engine_test_libs)
 tests_unit_test_model_file_SOURCES = %D%/unit/test-model-file.c $(model_file_tests)
 tests_unit_test_model_file_LDADD = $(engine_test_libs)
+check_PROGRAMS += %D%/unit/test-model-config
+tests_unit_test_model_config_SOURCES = %D%/unit/test-model-config.c $(model_file_tests)
+tests_unit_test_model_config_LDADD = $(engine_test_libs)
 tests_unit_test_safetensors_SOURCES = %D%/unit/test-safetensors.c $(model_file_tests)
 tests_unit_test_safetensors_LDADD = $(engine_test_libs)
 
