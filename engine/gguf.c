@@ -392,6 +392,8 @@ static int parse(struct gguf *g, struct error *err)
     struct cursor c = {.g = g, .err = err};
     uint32_t version, alignment;
     uint64_t n_tensors, n_kv;
+    if (data_is_lfs_pointer(g->base, g->size))
+        return ERR(err, FORMAT, "%s: " LFS_POINTER_TEXT, g->path);
     if (g->size < 4 || memcmp(g->base, "GGUF", 4))
         return ERR(err, FORMAT, "%s: not a GGUF file (it does not start with \"GGUF\")", g->path);
     c.pos = 4;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A model on disk: a Hugging Face folder or a GGUF file, opened, checked and mapped.  Everything
- * that a file says is verified here; what this header hands out may be trusted.
+ * that a file says is verified here; what this header hands out may be trusted, as long as nobody
+ * shortens the files while they are mapped.
  * Owner: one thread while opening, read-only afterwards.
  */
 #pragma once

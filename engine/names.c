@@ -76,3 +76,9 @@ const struct name_ref *names_find(const struct name_ref *refs, size_t n, const c
     }
     return NULL;
 }
+
+bool data_is_lfs_pointer(const void *data, size_t size)
+{
+    static const char start[] = "version https://git-lfs";
+    return size >= sizeof(start) - 1 && !memcmp(data, start, sizeof(start) - 1);
+}

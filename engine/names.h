@@ -26,3 +26,8 @@ struct byte_range {
 };
 /* Sorts by begin, then end, then index. */
 void ranges_sort(struct byte_range *r, size_t n);
+
+/* A frequent mishap: a checkout without Git LFS has small text files in place of the big ones. */
+bool data_is_lfs_pointer(const void *data, size_t size);
+#define LFS_POINTER_TEXT                                                                           \
+    "a Git LFS pointer, not the file itself (run \"git lfs pull\" in its checkout)"

@@ -224,6 +224,8 @@ static int parse(struct safetensors *s, struct error *err)
     if (s->size < PREFIX_BYTES)
         return ERR(err, FORMAT, "%s: %zu bytes are too few for a safetensors file", s->path,
                    s->size);
+    if (data_is_lfs_pointer(s->base, s->size))
+        return ERR(err, FORMAT, "%s: " LFS_POINTER_TEXT, s->path);
     memcpy(&prefix, s->base, sizeof(prefix));
     if (prefix > MAX_HEADER_BYTES)
         return ERR(err, FORMAT,

@@ -140,6 +140,10 @@ START_TEST(bad_versions)
     put_bytes(&b, "GGML", 4);
     put_zeros(&b, 20);
     refused(&b, 24, FORMAT, "not a GGUF file", NULL);
+    static const char pointer[] = "version https://git-lfs.github.com/spec/v1\noid sha256:00\n";
+    strbuf_clear(&b);
+    put_bytes(&b, pointer, sizeof(pointer) - 1);
+    refused(&b, 0, FORMAT, "Git LFS pointer", "git lfs pull");
     for (uint32_t v = 2; v <= 3; v++) {
         strbuf_clear(&b);
         gg_header(&b, v, 0, 0);

@@ -104,6 +104,8 @@ START_TEST(prefixes)
     bad_bytes(b, sizeof(b), FORMAT, "100000000", "the file has 16 bytes");
     bad_bytes(b, 7, FORMAT, "7 bytes are too few", NULL);
     bad_bytes(b, 0, FORMAT, "0 bytes are too few", NULL);
+    static const char pointer[] = "version https://git-lfs.github.com/spec/v1\noid sha256:00\n";
+    bad_bytes(pointer, sizeof(pointer) - 1, FORMAT, "Git LFS pointer", NULL);
     v = 0;
     memcpy(b, &v, sizeof(v));
     bad_bytes(b, 8, FORMAT, "empty", NULL);
