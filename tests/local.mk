@@ -174,6 +174,7 @@ script_tests = \
 	%D%/integration/golden-avx512.sh \
 	%D%/integration/golden-c.sh \
 	%D%/integration/golden-text.sh \
+	%D%/integration/packages.sh \
 	%D%/integration/same-bytes.sh
 EXTRA_DIST += %D%/integration/golden.sh %D%/integration/lib.sh
 EXTRA_DIST += $(lint_tests) %D%/lint/lint.sh %D%/lint/code.awk $(script_tests)
