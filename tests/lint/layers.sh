@@ -4,11 +4,12 @@
 # shellcheck source=tests/lint/lint.sh
 . "${top_srcdir:-.}/tests/lint/lint.sh"
 
-# layer FOLDER "ALLOWED PROJECT FOLDERS" "ALLOWED LIBRARY HEADERS": prints forbidden includes.
+# layer FOLDER "ALLOWED PROJECT FOLDERS" "ALLOWED LIBRARY HEADERS" [GREP OPTIONS]: prints forbidden includes.
 layer() {
-    sources=$(files '*.[ch]' "$1"; files '*.cu' "$1"; files '*.cuh' "$1")
+    # shellcheck disable=SC2086 # a list of options
+    sources=$({ files '*.[ch]' "$1"; files '*.cu' "$1"; files '*.cuh' "$1"; } | grep -E ${4:-.})
     [ -z "$sources" ] && return
-    # shellcheck disable=SC2086 # one word a file
+    # shellcheck disable=SC2086
     awk -f "$lint/code.awk" $sources | awk -v folders=" $1 $2 " -v libs=" $3 " -v root="$root/" '
         BEGIN {
             # Headers of libraries that are not libc; what is not named here is libc or the kernel.
@@ -42,7 +43,8 @@ check 'engine includes base, kernels' layer engine 'base kernels' \
 check 'train includes base, kernels, engine' layer train 'base kernels engine' 'jansson.h uthash.h math.h'
 check 'daemon includes all but client and train' layer daemon 'base proto kernels engine' \
     'jansson.h uthash.h utlist.h ini.h liburing.h systemd/sd-daemon.h systemd/sd-journal.h protobuf-c/protobuf-c.h math.h'
-check 'client includes base, proto' layer client 'base proto' 'uthash.h protobuf-c/protobuf-c.h'
+check 'the client library includes base, proto' layer client 'base proto' 'uthash.h protobuf-c/protobuf-c.h' '-v /cli[-.]'
+check 'the client program includes base, proto' layer client 'base proto' 'jansson.h uthash.h' '/cli[-.]'
 check 'bench includes base, client, engine, kernels' layer bench 'base client engine kernels' \
     'jansson.h math.h'
 
