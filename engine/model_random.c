@@ -97,7 +97,8 @@ static int make_tensor(struct model_file *f, enum model_tensor_role role, uint32
     if (f->pages) {
         size_t i =
             role < MT_ATTN_NORM ? (size_t)role : (size_t)layer * MODEL_LAYER_ROLES + (size_t)role;
-        uint8_t *data = (uint8_t *)f->pages + *at;
+        void *data = (uint8_t *)f->pages + *at;
+        float *ones = data;
         snprintf(name, sizeof(name), "random.%" PRIu32 ".%d", layer, (int)role);
         f->tensors[i] = (struct model_tensor){.name = arena_strndup(f->arena, name, sizeof(name)),
                                               .type = in ? type : DK_F32,
@@ -112,7 +113,7 @@ static int make_tensor(struct model_file *f, enum model_tensor_role role, uint32
             fill_matrix(data, type, bytes, state);
         else
             for (uint64_t k = 0; k < out && !bias; k++)
-                ((float *)data)[k] = 1.0f;
+                ones[k] = 1.0f;
         f->weight_bytes += bytes;
     }
     *at = end;
