@@ -228,7 +228,7 @@ int main(int argc, char **argv)
                 if (!r.ops || (any_tier ? !want_tier[tier] : tier == DK_TIER_C))
                     continue;
                 for (unsigned c = 0; c < n_rows; c++) {
-                    if (rows[c] > MAX_ROWS || (rows[c] > 64 && i >= 5))
+                    if (rows[c] > MAX_ROWS || (rows[c] > 64 && i >= 3))
                         continue;
                     r.act.rows = r.rows = rows[c];
                     r.act.k = 3072;
@@ -250,7 +250,7 @@ int main(int argc, char **argv)
                 continue;
             double one = 0;
             for (unsigned c = 0; c < n_rows; c++) {
-                double ms = median(times[tier][c], rows[c] > 64 && reps > 5 ? 5 : reps) * 1e3;
+                double ms = median(times[tier][c], rows[c] > 64 && reps > 3 ? 3 : reps) * 1e3;
                 double least = times[tier][c][0] * 1e3; /* sorted by median() */
                 one = c ? one : least;
                 printf("  %-7s %4u rows %8.2f ms, least %8.2f  x%5.2f of first  %5.2f of read  "
