@@ -45,6 +45,7 @@ struct tile {
     /* Where chunks go that are not merged here: of query 0 in chunk 0; NULL otherwise. */
     float *part;
     size_t part_row, part_chunk; /* floats from row to row and chunk to chunk */
+    uint32_t end;                /* position where this call ends, whatever a row sees */
 };
 
 static uint32_t clamp_chunk(uint32_t end, uint32_t p0)
@@ -269,15 +270,16 @@ static void finish_chunk(const struct tile *t, uint32_t r, uint32_t h, uint32_t 
 static void following_k(const struct tile *t, uint32_t p0, const void **out)
 {
     const struct dk_attn_row *row = &t->rows[t->n_rows - 1];
-    uint32_t end = row->tail_start < row->n_vis ? row->tail_start : row->n_vis;
+    uint32_t stop = row->tail_start < row->n_vis ? row->tail_start : row->n_vis;
     struct tile next = *t;
     p0 += DK_ATTN_CHUNK;
-    if (p0 >= end) {
+    if (p0 >= stop && !t->part) {
         p0 = 0;
         next.kv_head = (t->kv_head + 1) % t->kv->n_kv_heads;
     }
+    stop = stop < t->end ? stop : t->end;
     for (uint32_t b = 0; b < T_AHEAD; b++, p0 += DK_KV_BLOCK)
-        out[b] = p0 < end ? kv_ptr(&next, t->kv->k, row->blocks[p0 / DK_KV_BLOCK], 0) : t->kv->k;
+        out[b] = p0 < stop ? kv_ptr(&next, t->kv->k, row->blocks[p0 / DK_KV_BLOCK], 0) : t->w;
 }
 
 static void one_chunk(const struct tile *t, uint32_t r0, uint32_t p0)
@@ -333,9 +335,9 @@ static void one_chunk(const struct tile *t, uint32_t r0, uint32_t p0)
     }
 }
 
-/* Chunks from p0 up to `end` positions. */
+/* Chunks from position p0 on. */
 static void run_tile(const struct tile *t, const float *q, size_t ldq, float *out, size_t ldo,
-                     uint32_t p0, uint32_t end)
+                     uint32_t p0)
 {
     struct work *w = t->w;
     uint32_t hd = t->kv->head_dim, nh = t->n_heads, longest = 0, r0 = 0;
@@ -344,7 +346,7 @@ static void run_tile(const struct tile *t, const float *q, size_t ldq, float *ou
             memcpy(w->q + (r * nh + h) * Q_STRIDE, q + r * ldq + (size_t)h * hd, hd * sizeof *q);
         longest = t->rows[r].n_vis > longest ? t->rows[r].n_vis : longest;
     }
-    for (; p0 < longest && p0 < end; p0 += DK_ATTN_CHUNK) {
+    for (; p0 < longest && p0 < t->end; p0 += DK_ATTN_CHUNK) {
         while (t->rows[r0].n_vis <= p0)
             r0++;
         one_chunk(t, r0, p0);
@@ -356,7 +358,7 @@ static void run_tile(const struct tile *t, const float *q, size_t ldq, float *ou
 /* Cuts rows and heads into tiles; t has everything but rows and heads.  out or part is NULL. */
 static void run_tiles(struct tile *t, const struct dk_attn_row *rows, uint32_t n_rows,
                       const float *q, size_t ldq, float *out, size_t ldo, float *part,
-                      uint32_t n_heads, uint32_t head0, uint32_t head1, uint32_t p0, uint32_t end)
+                      uint32_t n_heads, uint32_t head0, uint32_t head1, uint32_t p0)
 {
     uint32_t hd = t->kv->head_dim, group = n_heads / t->kv->n_kv_heads;
     t->part_row = (size_t)n_heads * DK_ATTN_PART(hd);
@@ -373,7 +375,7 @@ static void run_tiles(struct tile *t, const struct dk_attn_row *rows, uint32_t n
             t->rows = rows + r;
             t->part = part ? part + r * t->part_row + (size_t)h * DK_ATTN_PART(hd) : NULL;
             run_tile(t, q + r * ldq + (size_t)h * hd, ldq,
-                     out ? out + r * ldo + (size_t)h * hd : NULL, ldo, p0, end);
+                     out ? out + r * ldo + (size_t)h * hd : NULL, ldo, p0);
         }
     }
 }
@@ -383,8 +385,8 @@ void V_NAME(dk_cpu_attention)(const struct dk_kv *kv, const struct dk_attn_row *
                               uint32_t n_heads, uint32_t head0, uint32_t head1, float scale,
                               void *scratch)
 {
-    struct tile t = {.kv = kv, .scale = scale, .w = scratch};
-    run_tiles(&t, rows, n_rows, q, ldq, out, ldo, NULL, n_heads, head0, head1, 0, UINT32_MAX);
+    struct tile t = {.kv = kv, .scale = scale, .w = scratch, .end = UINT32_MAX};
+    run_tiles(&t, rows, n_rows, q, ldq, out, ldo, NULL, n_heads, head0, head1, 0);
 }
 
 void V_NAME(dk_cpu_attention_part)(const struct dk_kv *kv, const struct dk_attn_row *rows,
@@ -392,9 +394,9 @@ void V_NAME(dk_cpu_attention_part)(const struct dk_kv *kv, const struct dk_attn_
                                    uint32_t n_heads, uint32_t head0, uint32_t head1,
                                    uint32_t chunk0, uint32_t chunk1, float scale, void *scratch)
 {
-    struct tile t = {.kv = kv, .scale = scale, .w = scratch};
+    struct tile t = {.kv = kv, .scale = scale, .w = scratch, .end = chunk1 * DK_ATTN_CHUNK};
     run_tiles(&t, rows, n_rows, q, ldq, NULL, 0, part, n_heads, head0, head1,
-              chunk0 * DK_ATTN_CHUNK, chunk1 * DK_ATTN_CHUNK);
+              chunk0 * DK_ATTN_CHUNK);
 }
 
 void V_NAME(dk_cpu_attention_merge)(const struct dk_attn_row *rows, uint32_t n_rows,
