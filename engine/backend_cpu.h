@@ -15,7 +15,9 @@
 /* Up to so many rows every thread prepares all activations for itself: cheaper than a barrier. */
 #define CPU_SMALL_ROWS 4u
 /* Rows of one attention unit: long enough to share the K/V of a chunk, short enough to balance. */
-#define CPU_ATTN_TILE   16u
+#define CPU_ATTN_TILE 16u
+/* Memory for results of attention by chunks, at most; one row always fits. */
+#define CPU_PART_BYTES  (8u << 20)
 #define CPU_MAX_THREADS 64u
 
 struct cpu_layer {
@@ -37,6 +39,7 @@ struct cpu_thread {
 /* A tile of rows of one sequence, for attention. */
 struct cpu_tile {
     uint32_t row0, row1;
+    uint32_t chunks; /* of DK_ATTN_CHUNK positions, of the longest row */
 };
 
 /* Activations of one forward call, [max_rows][ld] each; ld in floats. */
@@ -51,6 +54,10 @@ struct cpu_scratch {
     struct dk_attn_row *paths; /* [max_rows] */
     struct cpu_tile *tiles;    /* [max_rows] */
     uint32_t *head_rows;       /* [max_rows] rows that want logits */
+    float *part;               /* attention's results by chunk, [part_rows][ld_part] */
+    uint32_t part_rows;        /* few long rows; more are balanced without */
+    uint32_t part_chunks;      /* of a row */
+    size_t ld_part;
     /* Next attention unit of each layer; claimed in any order, which changes no bits. */
     atomic_uint *next_unit;
 };

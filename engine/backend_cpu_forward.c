@@ -16,6 +16,7 @@ struct fwd {
     const struct fwd_batch *b;
     uint32_t n_tiles;
     uint32_t n_head_rows;
+    bool by_chunks; /* attention in two steps, shared by chunks of positions */
 };
 
 /* ---- products ------------------------------------------------------------------------------- */
@@ -156,24 +157,86 @@ static void store_kv(const struct fwd *f, const struct dk_par *par, const struct
     }
 }
 
-/* Rows [r0, r1), query heads [h0, h1): bias, norm, rotation, attention. */
+/* Query heads [h0, h1) of row r: bias, norm, rotation. */
+static void turn_q(const struct fwd *f, const struct cpu_layer *l, size_t r, uint32_t h0,
+                   uint32_t h1)
+{
+    struct backend_model *m = f->m;
+    const uint32_t hd = m->cfg.head_dim;
+    float *q = m->s.q + r * m->s.ld_q + (size_t)h0 * hd;
+    if (l->q_bias)
+        m->ops->add(q, l->q_bias + (size_t)h0 * hd, (h1 - h0) * hd);
+    if (l->q_norm)
+        norm_heads(m->ops, q, h1 - h0, hd, l->q_norm, m->cfg.rms_eps);
+    m->ops->rope(q, h1 - h0, hd, m->s.cs + r * hd, m->cfg.rope_pairing);
+}
+
+/* This thread's part of all rows' query heads. */
+static void turn_queries(const struct fwd *f, const struct dk_par *par, const struct cpu_layer *l)
+{
+    const uint32_t heads = f->m->cfg.n_heads;
+    size_t a, b;
+    dk_split(par, (size_t)f->b->n_rows * heads, 1, &a, &b);
+    while (a < b) {
+        uint32_t h0 = (uint32_t)(a % heads);
+        uint32_t h1 = b - a < heads - h0 ? h0 + (uint32_t)(b - a) : heads;
+        turn_q(f, l, a / heads, h0, h1);
+        a += h1 - h0;
+    }
+}
+
+/* Rows [r0, r1), query heads [h0, h1). */
 static void attend(const struct fwd *f, const struct dk_par *par, const struct cpu_layer *l,
                    uint32_t r0, uint32_t r1, uint32_t h0, uint32_t h1)
 {
     struct backend_model *m = f->m;
-    const struct dk_ops *ops = m->ops;
-    const uint32_t hd = m->cfg.head_dim;
-    for (uint32_t r = r0; r < r1; r++) {
-        float *q = m->s.q + r * m->s.ld_q + (size_t)h0 * hd;
-        if (l->q_bias)
-            ops->add(q, l->q_bias + (size_t)h0 * hd, (h1 - h0) * hd);
-        if (l->q_norm)
-            norm_heads(ops, q, h1 - h0, hd, l->q_norm, m->cfg.rms_eps);
-        ops->rope(q, h1 - h0, hd, m->s.cs + (size_t)r * hd, m->cfg.rope_pairing);
+    for (uint32_t r = r0; r < r1; r++)
+        turn_q(f, l, r, h0, h1);
+    m->ops->attention(&l->kv, m->s.paths + r0, r1 - r0, m->s.q + r0 * m->s.ld_q, m->s.ld_q,
+                      m->s.att + r0 * m->s.ld_q, m->s.ld_q, m->cfg.n_heads, h0, h1, m->scale,
+                      m->thread[par->tid].scratch);
+}
+
+/* Units of (tile, KV head) for this many threads: enough to balance, or an even number each. */
+static bool units_balance(uint32_t n_tiles, uint32_t kv_heads, unsigned n)
+{
+    uint32_t units = n_tiles * kv_heads;
+    return units >= 4 * n || (units % n == 0 && n_tiles == 1);
+}
+
+/*
+ * Few long rows: units of (tile, chunk, KV head), whole chunks first; then every thread merges some
+ * of the heads.  The queries were turned a stage before, since several threads read each.
+ */
+static void attention_by_chunks(const struct fwd *f, const struct dk_par *par, uint32_t layer)
+{
+    struct backend_model *m = f->m;
+    const struct cpu_layer *l = &m->layers[layer];
+    const uint32_t heads = m->cfg.n_heads, kv_heads = m->cfg.n_kv_heads;
+    const uint32_t group = heads / kv_heads;
+    for (;;) {
+        uint32_t u = atomic_fetch_add_explicit(&m->s.next_unit[layer], 1, memory_order_relaxed);
+        uint32_t i = 0;
+        for (; i < f->n_tiles && u >= m->s.tiles[i].chunks * kv_heads; i++)
+            u -= m->s.tiles[i].chunks * kv_heads;
+        if (i == f->n_tiles)
+            break;
+        const struct cpu_tile *t = &m->s.tiles[i];
+        uint32_t c = u / kv_heads, h = u % kv_heads * group;
+        m->ops->attention_part(&l->kv, m->s.paths + t->row0, t->row1 - t->row0,
+                               m->s.q + t->row0 * m->s.ld_q, m->s.ld_q,
+                               m->s.part + t->row0 * m->s.ld_part, heads, h, h + group, c, c + 1,
+                               m->scale, m->thread[par->tid].scratch);
     }
-    ops->attention(&l->kv, m->s.paths + r0, r1 - r0, m->s.q + r0 * m->s.ld_q, m->s.ld_q,
-                   m->s.att + r0 * m->s.ld_q, m->s.ld_q, m->cfg.n_heads, h0, h1, m->scale,
-                   m->thread[par->tid].scratch);
+    dk_barrier(par);
+    size_t a, b;
+    dk_split(par, heads, 1, &a, &b);
+    for (uint32_t i = 0; i < f->n_tiles && a < b; i++) {
+        const struct cpu_tile *t = &m->s.tiles[i];
+        m->ops->attention_merge(m->s.paths + t->row0, t->row1 - t->row0,
+                                m->s.part + t->row0 * m->s.ld_part, m->s.att + t->row0 * m->s.ld_q,
+                                m->s.ld_q, heads, m->cfg.head_dim, (uint32_t)a, (uint32_t)b);
+    }
 }
 
 static void attention(const struct fwd *f, const struct dk_par *par, uint32_t layer)
@@ -182,7 +245,11 @@ static void attention(const struct fwd *f, const struct dk_par *par, uint32_t la
     const struct cpu_layer *l = &m->layers[layer];
     const uint32_t heads = m->cfg.n_heads, kv_heads = m->cfg.n_kv_heads;
     const uint32_t group = heads / kv_heads, units = f->n_tiles * kv_heads;
-    if (units >= 4 * par->n || (units % par->n == 0 && f->n_tiles == 1)) {
+    if (f->by_chunks) {
+        attention_by_chunks(f, par, layer);
+        return;
+    }
+    if (units_balance(f->n_tiles, kv_heads, par->n)) {
         /* Units of (tile, KV head), long ones (the last rows of a prompt) first.  Each is claimed
          * once; the relaxed counter orders nothing, the barriers around this stage do. */
         for (;;) {
@@ -244,6 +311,8 @@ static void run_layer(const struct fwd *f, const struct dk_par *par, uint32_t la
     mm_group(f, par, qkv, 3, act);
     dk_barrier(par);
     store_kv(f, par, l);
+    if (f->by_chunks)
+        turn_queries(f, par, l);
     dk_barrier(par);
     attention(f, par, layer);
     dk_barrier(par);
@@ -313,7 +382,10 @@ static uint32_t make_tiles(struct backend_model *m, const struct fwd_batch *b)
             b->rows[r].path.blocks == b->rows[t->row0].path.blocks)
             t->row1 = r + 1;
         else
-            m->s.tiles[n++] = (struct cpu_tile){r, r + 1};
+            m->s.tiles[n++] = (struct cpu_tile){.row0 = r, .row1 = r + 1};
+        uint32_t chunks = (b->rows[r].path.n_vis + DK_ATTN_CHUNK - 1) / DK_ATTN_CHUNK;
+        t = &m->s.tiles[n - 1];
+        t->chunks = chunks > t->chunks ? chunks : t->chunks;
     }
     return n;
 }
@@ -333,6 +405,11 @@ int cpu_forward(struct backend_model *m, const struct fwd_batch *b, struct error
     for (uint32_t l = 0; l < m->cfg.n_layers; l++)
         atomic_store_explicit(&m->s.next_unit[l], 0, memory_order_relaxed);
     f.n_tiles = make_tiles(m, b);
+    uint32_t chunks = 0;
+    for (uint32_t i = 0; i < f.n_tiles; i++)
+        chunks = m->s.tiles[i].chunks > chunks ? m->s.tiles[i].chunks : chunks;
+    f.by_chunks = chunks > 1 && chunks <= m->s.part_chunks && b->n_rows <= m->s.part_rows &&
+                  !units_balance(f.n_tiles, m->cfg.n_kv_heads, dk_pool_size(m->pool));
     dk_pool_run(m->pool, forward_region, &f);
     return 0;
 }
