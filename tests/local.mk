@@ -55,6 +55,10 @@ check_PROGRAMS += %D%/unit/test-engine-feed
 tests_unit_test_engine_feed_SOURCES = %D%/unit/test-engine-feed.c $(engine_fixtures)
 tests_unit_test_engine_feed_LDADD = $(engine_test_libs) -lm
 
+check_PROGRAMS += %D%/unit/test-engine-long
+tests_unit_test_engine_long_SOURCES = %D%/unit/test-engine-long.c $(engine_fixtures)
+tests_unit_test_engine_long_LDADD = $(engine_test_libs) -lm
+
 check_PROGRAMS += %D%/unit/test-engine-random
 tests_unit_test_engine_random_SOURCES = %D%/unit/test-engine-random.c $(engine_fixtures)
 tests_unit_test_engine_random_LDADD = $(engine_test_libs) -lm
