@@ -37,6 +37,8 @@ libdedit_daemon_a_SOURCES = \
 	%D%/queue.h \
 	%D%/quota.c \
 	%D%/quota.h \
+	%D%/sdglue.c \
+	%D%/sdglue.h \
 	%D%/server-jobs.c \
 	%D%/server.c \
 	%D%/server.h \

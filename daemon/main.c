@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dedit-d: reads options, opens the socket, and runs the loop until it is told to stop. */
 #include <errno.h>
-#include <grp.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -17,6 +12,7 @@
 #include "base/log.h"
 #include "daemon/config.h"
 #include "daemon/listen.h"
+#include "daemon/sdglue.h"
 #include "daemon/server.h"
 
 #include <config.h>
@@ -32,42 +28,52 @@ struct daemon {
     int signal_fd;
     struct loop_source *signal_source;
     unsigned stops; /* SIGTERM and SIGINT so far */
+    struct sdglue *systemd;
 };
 
-static int reload(void *arg, struct error *err)
+static int read_again(struct daemon *d, struct error *err)
 {
-    struct daemon *d = arg;
     struct config *c = NULL;
     _cleanup_free_ char *note = NULL;
-
     int r = config_reload(d->server.config, d->argc, d->argv, &c, &note, err);
     if (r == 0) {
         r = server_apply(&d->server, c, err);
         if (r < 0)
             config_free(c);
     }
-    if (r < 0) {
-        log_write(LOG_LEVEL_ERR, "config", NULL, "reload refused, nothing changed: %s",
-                  err ? err->msg : "");
-        return r;
-    }
-    if (note)
+    if (r == 0 && note)
         log_write(LOG_LEVEL_WARNING, "config", NULL, "needs a restart: %s", note);
-    log_write(LOG_LEVEL_INFO, "config", NULL, "configuration reloaded");
-    return 0;
+    return r;
+}
+
+static int reload(void *arg, struct error *err)
+{
+    struct daemon *d = arg;
+    struct error own = {0};
+    struct error *e = err ? err : &own;
+
+    sdglue_reloading(d->systemd);
+    int r = read_again(d, e);
+    if (r < 0)
+        log_write(LOG_LEVEL_ERR, "config", NULL, "reload refused, nothing changed: %s", e->msg);
+    else
+        log_write(LOG_LEVEL_INFO, "config", NULL, "configuration reloaded");
+    log_set_level((enum log_level)d->server.config->log_level);
+    sdglue_reloaded(d->systemd);
+    return r;
 }
 
 static void on_signal(void *arg, unsigned events)
 {
     struct daemon *d = arg;
     struct signalfd_siginfo i;
-    struct error err = {0};
     (void)events;
     while (read(d->signal_fd, &i, sizeof i) == (ssize_t)sizeof i) {
         if (i.ssi_signo == SIGHUP) {
-            reload(d, &err);
+            reload(d, NULL);
             continue;
         }
+        sdglue_stopping(d->systemd);
         if (d->stops++ == 0)
             server_drain(&d->server, true);
         else
@@ -90,22 +96,66 @@ static int watch_signals(struct daemon *d, struct error *err)
     return loop_add(d->server.loop, d->signal_fd, LOOP_READ, on_signal, d, &d->signal_source, err);
 }
 
-static int run(struct daemon *d, struct config *c, struct error *err)
+/* A model that was to be loaded at start and cannot be: said once, and not tried again. */
+static int check_start(const struct server *s, bool *ret_settled, struct error *err)
+{
+    *ret_settled = true;
+    for (const struct model *m = s->models; m; m = m->next) {
+        if (!m->config.preload)
+            continue;
+        if (m->state == MODEL_LOADING)
+            *ret_settled = false;
+        if (m->state == MODEL_FAILED) {
+            *err = m->error;
+            return error_prefix(err, err->code, "model %s: ", m->name);
+        }
+    }
+    return 0;
+}
+
+static int serve(struct daemon *d, bool *ret_started, struct error *err)
+{
+    struct server *s = &d->server;
+    bool settled = false;
+    int r = 0;
+    while (r == 0 && !(s->stopping && server_idle(s))) {
+        if (!*ret_started && !s->stopping) {
+            r = check_start(s, &settled, err);
+            if (r < 0)
+                break;
+            if (settled) {
+                *ret_started = true;
+                sdglue_ready(d->systemd);
+            }
+        }
+        sdglue_status(d->systemd);
+        r = loop_once(s->loop, err);
+    }
+    return r;
+}
+
+static int run(struct daemon *d, struct config *c, bool *ret_started, struct error *err)
 {
     struct server *s = &d->server;
     int fd = -1;
     int r = server_init(s, c, err);
-    if (r == 0)
+    if (r == 0) {
+        s->reload = reload;
+        s->reload_arg = d;
         r = watch_signals(d, err);
+    }
     if (r == 0)
         r = listener_open(&d->listener, c, &fd, err);
     if (r == 0)
         r = server_listen(s, fd, err);
     if (r == 0)
+        r = sdglue_new(s, &d->systemd, err);
+    if (r == 0) {
         log_write(LOG_LEVEL_INFO, "daemon", NULL, "dedit-d " PACKAGE_VERSION " listens on %s (%s)",
                   d->listener.path, loop_backend(s->loop));
-    while (r == 0 && !(s->stopping && server_idle(s)))
-        r = loop_once(s->loop, err);
+        r = serve(d, ret_started, err);
+    }
+    d->systemd = sdglue_free(d->systemd);
     listener_close(&d->listener);
     loop_remove(d->signal_source);
     server_done(s);
@@ -147,10 +197,11 @@ int main(int argc, char **argv)
         break;
     }
     log_set_level((enum log_level)c->log_level);
-    int r = run(&d, c, &err);
+    bool started = false;
+    int r = run(&d, c, &started, &err);
     if (r < 0) {
         log_write(LOG_LEVEL_ERR, "daemon", NULL, "%s", err.msg);
-        return EXIT_RUNTIME;
+        return started ? EXIT_RUNTIME : EXIT_CONFIG;
     }
     return 0;
 }
