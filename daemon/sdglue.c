@@ -123,6 +123,7 @@ void sdglue_ready(struct sdglue *g)
 
 void sdglue_reloading(struct sdglue *g)
 {
+    (void)g;
     sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%" PRIu64, clock_now_ns() / 1000u);
 }
 
