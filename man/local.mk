@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+dist_man_MANS += \
+	%D%/dedit-client.1 \
+	%D%/dedit-d.8 \
+	%D%/dedit-protocol.7 \
+	%D%/dedit.conf.5 \
+	%D%/libdedit.3

@@ -1,0 +1,675 @@
+# SPDX-License-Identifier: Apache-2.0
+"""dedit-d as its peers see it: good ones, careless ones, hostile ones.  Speaks TAP."""
+import fcntl
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import dedit_py  # noqa: E402
+from dedit_py import Client, Closed, DaemonError, FAILED, FINISHED, TOKENS  # noqa: E402
+
+TOP = os.environ["top_srcdir"]
+BUILD = os.environ["top_builddir"]
+DAEMON = os.path.join(BUILD, "daemon", "dedit-d")
+MODELS = os.path.join(TOP, "tests", "golden", "models")
+pb = dedit_py.load_proto(TOP)
+tests = []
+
+
+def test(f):
+    tests.append(f)
+    return f
+
+
+class Daemon:
+    """A private daemon on a private socket."""
+
+    def __init__(self, *options, models=("a_llama_tied",), wait=True, env=None):
+        self.dir = tempfile.mkdtemp(prefix="dedit-test-")
+        self.path = os.path.join(self.dir, "s")
+        args = [DAEMON, "--socket", self.path, "--config", os.path.join(self.dir, "conf"),
+                "--threads", "1"]
+        for m in models:
+            args += ["--model", os.path.join(MODELS, m)]
+        open(os.path.join(self.dir, "conf"), "a").close()
+        self.log = open(os.path.join(self.dir, "log"), "w+")
+        self.process = subprocess.Popen(args + list(options), stderr=self.log,
+                                        env=dict(os.environ, **(env or {})))
+        if wait:
+            self.wait_ready()
+
+    def wait_ready(self):
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                client = Client(pb, self.path)
+                message = pb.ClientMessage()
+                message.health.SetInParent()
+                ready = client.call(message).health.ready
+                client.close()
+                if ready:
+                    return
+            except (FileNotFoundError, ConnectionRefusedError, Closed):
+                pass
+            assert self.process.poll() is None, "the daemon ended: " + self.text()
+            assert time.monotonic() < deadline, "the daemon is not ready: " + self.text()
+            time.sleep(0.02)
+
+    def text(self):
+        self.log.flush()
+        with open(self.log.name) as f:
+            return f.read()
+
+    def client(self, **k):
+        return Client(pb, self.path, **k)
+
+    def metric(self, name):
+        client = self.client()
+        message = pb.ClientMessage()
+        message.stats.prometheus = True
+        text = client.call(message).stats.text
+        client.close()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines()
+                   if line.startswith(name + " ") or line.startswith(name + "{"))
+
+    def wait_metric(self, name, value, seconds=20):
+        deadline = time.monotonic() + seconds
+        while self.metric(name) != value:
+            assert time.monotonic() < deadline, "%s is %g, wanted %g" % (name, self.metric(name), value)
+            time.sleep(0.02)
+
+    def stop(self, code=0):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            got = self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError("the daemon does not stop: " + self.text())
+        text = self.text()
+        self.log.close()
+        subprocess.run(["rm", "-rf", self.dir])
+        assert got == code, "exit status %d: %s" % (got, text)
+        for word in ("AddressSanitizer", "runtime error", "ThreadSanitizer"):
+            assert word not in text, text
+
+
+def oracle(name):
+    with open(os.path.join(MODELS, name + ".oracle.json")) as f:
+        return json.load(f)
+
+
+def cases(name):
+    """(prompt, greedy continuation where it is safe to compare)"""
+    for p in oracle(name)["prompts"]:
+        n = 0
+        while n < len(p["greedy"]) and p["margin"][n] > 2e-3:
+            n += 1
+        yield p["ids"], p["greedy"][:n]
+
+
+def greedy(ids, n, **more):
+    def fill(s):
+        s.token_ids.ids.extend(ids)
+        s.sampling.temperature = 0
+        s.sampling.max_tokens = n
+        s.sampling.ignore_eos = True
+        for k, v in more.items():
+            setattr(s, k, v)
+    return fill
+
+
+def sampled(ids, n, seed):
+    def fill(s):
+        s.token_ids.ids.extend(ids)
+        s.sampling.seed = seed
+        s.sampling.max_tokens = n
+        s.sampling.ignore_eos = True
+    return fill
+
+
+def refused(code, words, f, *args):
+    try:
+        f(*args)
+    except DaemonError as e:
+        assert e.code == code, "%s, wanted %s" % (e, code)
+        for w in words:
+            assert w in e.message, "%s does not name %s" % (e.message, w)
+        return
+    raise AssertionError("accepted, wanted " + code)
+
+
+# ---- right answers ---------------------------------------------------------------------------------
+
+
+@test
+def greedy_equals_the_reference():
+    d = Daemon()
+    c = d.client()
+    n = 0
+    for ids, want in cases("a_llama_tied"):
+        if not want:
+            continue
+        got, _, last = c.ids(c.submit(greedy(ids, len(want))))
+        assert got == want, "%s, wanted %s" % (got, want)
+        assert last["type"] == FINISHED and last["reason"] == "length"
+        assert last["completion_tokens"] == len(want) and last["prompt_tokens"] == len(ids)
+        n += len(want)
+    assert n > 50
+    assert len(c.slots) == 1, "one slot serves one request after the other"
+    c.close()
+    d.stop()
+
+
+@test
+def answers_together_equal_answers_alone():
+    d = Daemon()
+    c = d.client()
+    prompts = [p for p, _ in cases("a_llama_tied")]
+    alone = {}
+    for i, ids in enumerate(prompts):
+        for seed in (1, 2):
+            alone[i, seed] = c.ids(c.submit(sampled(ids, 24, seed)))[:2]
+    assert alone[0, 1] != alone[0, 2]
+    together = {k: c.submit(sampled(prompts[k[0]], 24, k[1])) for k in alone}
+    for k, accepted in together.items():
+        assert c.ids(accepted)[:2] == alone[k], "request %s" % (k,)
+    c.close()
+    d.stop()
+
+
+@test
+def answer_without_a_ring():
+    d = Daemon()
+    c = d.client()
+    ids, want = next(x for x in cases("a_llama_tied") if len(x[1]) > 5)
+
+    def fill(s):
+        greedy(ids, len(want))(s)
+        s.returns.no_ring = True
+    a = c.submit(fill)
+    assert not a.has_ring
+    f = c.wait_finished(a.request_id)
+    assert list(f.ids) == want and f.finish_reason == "length" and not f.text_cut
+    c.close()
+    d.stop()
+
+
+@test
+def long_prompts_in_sealed_memory():
+    d = Daemon()
+    c = d.client()
+    ids = oracle("a_llama_tied")["prompts"][3]["ids"]
+    want = c.ids(c.submit(greedy(ids, 8)))[0]
+    data = struct.pack("<%dI" % len(ids), *ids)
+
+    def with_fd(make, size=len(data), kind=1):
+        fd = make()
+        try:
+            def fill(s):
+                s.memfd.kind = kind
+                s.memfd.size = size
+                s.sampling.temperature = 0
+                s.sampling.max_tokens = 8
+                s.sampling.ignore_eos = True
+            return c.ids(c.submit(fill, [fd]))[0]
+        finally:
+            os.close(fd)
+
+    def memfd(seals):
+        fd = os.memfd_create("p", os.MFD_ALLOW_SEALING)
+        os.write(fd, data)
+        if seals:
+            fcntl.fcntl(fd, 1033, seals)
+        return fd
+
+    assert with_fd(lambda: memfd(2 | 4 | 8)) == want
+    refused("invalid-argument", ["seal"], with_fd, lambda: memfd(0))
+    refused("invalid-argument", ["seal"], with_fd, lambda: memfd(4))
+    refused("invalid-argument", ["size"], with_fd, lambda: memfd(2 | 4 | 8), len(data) + 4)
+    refused("limit-exceeded", ["max_prompt_bytes"], with_fd, lambda: memfd(2 | 4 | 8), 1 << 40)
+    refused("invalid-argument", [], with_fd, lambda: os.open(os.path.join(TOP, "README.md"), os.O_RDONLY))
+    assert with_fd(lambda: memfd(2 | 4 | 8)) == want
+    c.close()
+    d.stop()
+
+
+# ---- refusals ----------------------------------------------------------------------------------------
+
+
+@test
+def bad_values_are_refused_by_name():
+    d = Daemon()
+    c = d.client()
+
+    def submit(**k):
+        def fill(s):
+            s.token_ids.ids.extend(k.pop("ids", [1, 2, 3]))
+            for name, v in k.items():
+                where = s.sampling if hasattr(s.sampling, name) else s
+                if isinstance(v, list):
+                    getattr(where, name).extend(v)
+                else:
+                    setattr(where, name, v)
+        return c.submit(fill)
+
+    bad = [("temperature", dict(temperature=-1)), ("temperature", dict(temperature=float("nan"))),
+           ("top_p", dict(top_p=0)), ("top_p", dict(top_p=1.1)), ("top_k", dict(top_k=-2)),
+           ("min_p", dict(min_p=2)), ("repetition_penalty", dict(repetition_penalty=0)),
+           ("frequency_penalty", dict(frequency_penalty=9)), ("stop", dict(stop=[""])),
+           ("stop_token_ids", dict(stop_token_ids=[1 << 31])), ("token_ids", dict(ids=[600])),
+           ("prompt", dict(ids=[]))]
+    for field, values in bad:
+        refused("invalid-argument", [field], lambda: submit(**values))
+    refused("limit-exceeded", ["stop"], lambda: submit(stop=["x"] * 1000))
+    refused("context-full", ["512"], lambda: submit(ids=[1] * 512))
+    refused("not-found", ["nope"], lambda: submit(model="nope"))
+    for field, v in (("n", 2), ("json_schema", "{}"), ("grammar", "x"), ("lora", "x")):
+        refused("unsupported", [field], lambda: submit(**{field: v}))
+
+    def none(s):
+        s.sampling.temperature = 0
+    refused("invalid-argument", ["prompt"], lambda: c.submit(none))
+    message = pb.ClientMessage()
+    message.submit.token_ids.ids.append(1)
+    message.submit.drafting.method = "magic"
+    refused("unsupported", ["method", "magic"], lambda: c.call(message))
+    assert len(c.ids(submit(ids=[1, 2, 3], max_tokens=4, ignore_eos=True))[0]) == 4
+    assert c.ids(submit(ids=[1], max_tokens=0))[0] == []
+    c.close()
+    d.stop()
+
+
+@test
+def the_first_message_is_hello():
+    d = Daemon()
+    c = d.client(hello=False)
+    message = pb.ClientMessage()
+    message.health.SetInParent()
+    refused("protocol", ["hello"], lambda: c.call(message))
+    try:
+        c.receive()
+        raise AssertionError("still open")
+    except Closed:
+        pass
+    c = d.client(hello=False)
+    message = pb.ClientMessage()
+    message.hello.min_version = 7
+    message.hello.max_version = 9
+    refused("unsupported", ["7", "9"], lambda: c.call(message))
+    c = d.client()
+    c.send(b"\x08\x2a\xfa\x07\x02\x08\x01")  # tag 42, body of a later version
+    answer, _ = c.receive()
+    assert answer.tag == 42 and answer.error.code == "unsupported"
+    c.send(b"\xff" * 100)
+    answer, _ = c.receive()
+    assert answer.error.code == "protocol"
+    d.stop()
+
+
+@test
+def limits_are_named():
+    d = Daemon("--max-requests-per-connection", "2", "--max-connections-per-uid", "3")
+    c = d.client()
+    held = [c.submit(greedy([1, 2], 400)) for _ in range(2)]
+    refused("limit-exceeded", ["max_requests_per_connection", "2"], lambda: c.submit(greedy([1], 4)))
+    others = [d.client() for _ in range(2)]
+    try:
+        d.client()
+        raise AssertionError("a fourth connection was accepted")
+    except DaemonError as e:
+        assert e.code == "limit-exceeded" and "max_connections_per_uid" in e.message
+    except Closed:
+        pass
+    for o in others:
+        o.close()
+    for a in held:
+        c.cancel(a.request_id)
+        assert c.ids(a)[2]["reason"] == "cancelled"
+    c.close()
+    d.stop()
+
+
+# ---- the end of requests -------------------------------------------------------------------------------
+
+
+@test
+def cancel_in_every_phase():
+    d = Daemon()
+    c = d.client()
+    a = c.submit(greedy([1, 2, 3], 500))
+    c.cancel(a.request_id)
+    ids, _, last = c.ids(a)
+    assert last["type"] == FINISHED and last["reason"] == "cancelled" and len(ids) < 500
+    c.cancel(a.request_id)  # late
+    c.cancel(999)  # unknown
+    assert len(c.ids(c.submit(greedy([1, 2, 3], 5)))[0]) == 5
+    a = c.submit(greedy([1, 2, 3], 500, timeout_ms=30))
+    _, _, last = c.ids(a)
+    assert last["type"] == FAILED and last["reason"] == "timeout", last
+    c.close()
+    d.wait_metric("dedit_num_requests_running", 0)
+    d.stop()
+
+
+@test
+def a_peer_that_goes_away_frees_everything():
+    d = Daemon()
+    for _ in range(20):
+        c = d.client()
+        for _ in range(3):
+            c.submit(greedy([1, 2, 3], 500))
+        c.close()
+    d.wait_metric("dedit_num_requests_running", 0)
+    d.wait_metric("dedit_kv_cache_usage_perc", 0)
+    before = len(os.listdir("/proc/%d/fd" % d.process.pid))
+    for _ in range(30):
+        c = d.client()
+        c.submit(greedy([1, 2, 3], 500))
+        c.close()
+    d.wait_metric("dedit_num_requests_running", 0)
+    d.wait_metric("dedit_connections", 1)
+    assert len(os.listdir("/proc/%d/fd" % d.process.pid)) <= before + 1
+    d.stop()
+
+
+@test
+def a_stalled_reader_parks_only_itself():
+    d = Daemon()
+    slow, quick = d.client(), d.client()
+
+    def fill(s):
+        greedy([1, 2, 3], 500)(s)
+        s.sampling.logprobs = 20
+        s.returns.ring_bytes = 131072
+    a = slow.submit(fill)
+    d.wait_metric("dedit_num_requests_parked", 1)
+    want = quick.ids(quick.submit(greedy([1, 2, 3], 500)))[0]
+    assert len(want) == 500
+    ids, _, last = slow.ids(a)
+    assert ids == want, "parked and resumed, the answer is the same"
+    assert last["reason"] == "length"
+    assert d.metric("dedit_ring_stalls_total") >= 1
+    d.stop()
+
+
+@test
+def a_reader_that_never_moves_loses_its_request():
+    d = Daemon("--ring-stall-timeout", "300ms")
+    c = d.client()
+
+    def fill(s):
+        greedy([1, 2, 3], 500)(s)
+        s.sampling.logprobs = 20
+        s.returns.ring_bytes = 131072
+    a = c.submit(fill)
+    f = c.wait_finished(a.request_id)
+    assert f.finish_reason == "stalled" and "ring_stall_timeout" in f.error.message
+    d.wait_metric("dedit_kv_cache_usage_perc", 0)
+    d.stop()
+
+
+@test
+def a_lying_cursor_ends_only_its_request():
+    d = Daemon()
+    good, bad = d.client(), d.client()
+    want = good.ids(good.submit(greedy([1, 2, 3], 200)))[0]
+    for value in (1, 1 << 40, (1 << 64) - 8, 12345):
+        a = bad.submit(greedy([1, 2, 3], 400))
+        b = good.submit(greedy([1, 2, 3], 200))
+        struct.pack_into("<Q", bad.slots[a.slot].cursor, 0, value)
+        f = bad.wait_finished(a.request_id)
+        assert f.error.code == "protocol", f
+        assert good.ids(b)[0] == want
+    assert bad.ids(bad.submit(greedy([1, 2, 3], 200)))[0] == want, "on a new slot"
+    d.stop()
+
+
+@test
+def too_many_descriptors_close_the_connection():
+    d = Daemon()
+    before = len(os.listdir("/proc/%d/fd" % d.process.pid))
+    for n in (4, 100, 250):
+        c = d.client()
+        message = pb.ClientMessage()
+        message.health.SetInParent()
+        fds = [os.dup(0) for _ in range(n)]
+        c.send(message, fds)
+        for fd in fds:
+            os.close(fd)
+        try:
+            while True:
+                c.receive()
+        except Closed:
+            pass
+        c.close()
+    d.wait_metric("dedit_connections", 1)
+    assert len(os.listdir("/proc/%d/fd" % d.process.pid)) <= before + 1
+    d.stop()
+
+
+# ---- the daemon's own life --------------------------------------------------------------------------------
+
+
+@test
+def sigterm_gives_everybody_a_last_word():
+    d = Daemon("--drain-timeout", "200ms")
+    c = d.client()
+    a = c.submit(greedy([1, 2, 3], 500))
+    # Parked: it cannot end by itself.
+    def fill(s):
+        greedy([1, 2, 3], 500)(s)
+        s.sampling.logprobs = 20
+        s.returns.ring_bytes = 131072
+    b = c.submit(fill)
+    d.wait_metric("dedit_num_requests_parked", 1)
+    d.process.send_signal(signal.SIGTERM)
+    f = c.wait_finished(b.request_id)
+    assert f.finish_reason == "shutdown", f
+    ids, _, last = c.ids(a)
+    assert last is not None and (last["type"] == FAILED or len(ids) == 500)
+    try:
+        while True:
+            c.receive()
+    except Closed:
+        pass
+    assert d.process.wait(20) == 0
+    assert not os.path.exists(d.path)
+    d.stop()
+
+
+@test
+def sigkill_is_seen_at_once():
+    d = Daemon()
+    c = d.client()
+    c.submit(greedy([1, 2, 3], 500))
+    d.process.kill()
+    start = time.monotonic()
+    try:
+        while True:
+            c.receive()
+    except Closed:
+        pass
+    assert time.monotonic() - start < 0.5
+    d.process.wait()
+    # The socket file is stale now; a new daemon replaces it.
+    again = subprocess.Popen([DAEMON, "--socket", d.path, "--config", os.path.join(d.dir, "conf"),
+                              "--model", os.path.join(MODELS, "a_llama_tied")], stderr=d.log)
+    d.process = again
+    d.wait_ready()
+    d.stop()
+
+
+@test
+def socket_paths():
+    d = Daemon()
+    two = subprocess.run([DAEMON, "--socket", d.path, "--config", os.path.join(d.dir, "conf")],
+                         capture_output=True, text=True, timeout=20)
+    assert two.returncode == 78 and d.path in two.stderr, two
+    d.client().close()
+    long = "/tmp/" + "x" * 103
+    for path, words in ((long, ["108", "107"]), ("/tmp/" + "y" * 200, ["205", "107"]),
+                        ("/nonexistent/dir/s", ["/nonexistent/dir"])):
+        r = subprocess.run([DAEMON, "--socket", path, "--config", os.path.join(d.dir, "conf")],
+                           capture_output=True, text=True, timeout=20)
+        assert r.returncode == 78, r
+        for w in words:
+            assert w in r.stderr, r.stderr
+    fine = "/tmp/" + "z" * 102
+    p = subprocess.Popen([DAEMON, "--socket", fine, "--config", os.path.join(d.dir, "conf")],
+                         stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 20
+    while not os.path.exists(fine):
+        assert time.monotonic() < deadline and p.poll() is None
+        time.sleep(0.01)
+    p.terminate()
+    assert p.wait(20) == 0
+    os.unlink(fine + ".lock")
+    d.stop()
+
+
+@test
+def a_wrong_model_stops_the_start_once():
+    for path, words in (("/nonexistent/m.gguf", ["/nonexistent"]), (os.path.join(TOP, "README.md"), ["README.md"])):
+        d = Daemon("--model", path, models=(), wait=False)
+        assert d.process.wait(20) == 78
+        for w in words:
+            assert w in d.text(), d.text()
+        d.stop(78)
+
+
+@test
+def several_models_come_and_go():
+    d = Daemon("--max-models", "2", models=("a_llama_tied", "c_qwen2"))
+    c = d.client()
+
+    def order(kind, **k):
+        message = pb.ClientMessage()
+        for name, v in k.items():
+            setattr(getattr(message, kind), name, v)
+        getattr(message, kind).SetInParent()
+        return c.call(message)
+
+    def states():
+        return {m.name: m.state for m in order("list_models").models.models}
+    assert states() == {"a_llama_tied": "ready", "c_qwen2": "ready"}
+    want = {m: c.ids(c.submit(greedy([5, 6, 7], 12, model=m)))[0] for m in states()}
+    assert want["a_llama_tied"] != want["c_qwen2"]
+    # A third one takes the place of the least recently used.
+    order("load_model", name="third", path=os.path.join(MODELS, "e_odd"))
+    assert states() == {"a_llama_tied": "unloaded", "c_qwen2": "ready", "third": "ready"}, states()
+    # A request for a model that is not loaded waits for it.
+    assert c.ids(c.submit(greedy([5, 6, 7], 12, model="a_llama_tied")))[0] == want["a_llama_tied"]
+    assert c.queued, "and is told so"
+    order("unload_model", name="third")
+    assert states()["third"] == "unloaded"
+    refused("bad-format", ["README.md"],
+            lambda: order("load_model", name="bad", path=os.path.join(TOP, "README.md")))
+    assert c.ids(c.submit(greedy([5, 6, 7], 12, model="c_qwen2")))[0] == want["c_qwen2"]
+    refused("not-found", ["nope"], lambda: order("load_model", name="nope"))
+    for _ in range(10):
+        order("unload_model", name="c_qwen2")
+        order("load_model", name="c_qwen2")
+    assert c.ids(c.submit(greedy([5, 6, 7], 12, model="c_qwen2")))[0] == want["c_qwen2"]
+    d.stop()
+
+
+@test
+def a_reload_keeps_running_requests():
+    d = Daemon()
+    c = d.client()
+    a = c.submit(greedy([1, 2, 3], 500))
+    with open(os.path.join(d.dir, "conf"), "w") as f:
+        f.write("[limits]\nmax_requests_per_connection = 1\n")
+    d.process.send_signal(signal.SIGHUP)
+    deadline = time.monotonic() + 10
+    while "reloaded" not in d.text():
+        assert time.monotonic() < deadline, d.text()
+        time.sleep(0.02)
+    assert len(c.ids(a)[0]) == 500
+    with open(os.path.join(d.dir, "conf"), "w") as f:
+        f.write("[limits]\nmax_request = 1\n")
+    message = pb.ClientMessage()
+    message.reload.SetInParent()
+    refused("bad-format", ["conf:2", "max_request"], lambda: c.call(message))
+    held = c.submit(greedy([1, 2, 3], 500))
+    refused("limit-exceeded", ["max_requests_per_connection"], lambda: c.submit(greedy([1], 1)))
+    c.cancel(held.request_id)
+    d.stop()
+
+
+@test
+def idle_costs_nothing():
+    for loop in ("io_uring", "epoll"):
+        d = Daemon("--event-loop", loop)
+        clients = [d.client() for _ in range(4)]
+        clients[0].ids(clients[0].submit(greedy([1, 2, 3], 50)))
+        time.sleep(0.5)
+
+        def ticks():
+            with open("/proc/%d/stat" % d.process.pid) as f:
+                fields = f.read().rsplit(")", 1)[1].split()
+            return int(fields[11]) + int(fields[12])
+        before = ticks()
+        time.sleep(3)
+        used = (ticks() - before) * 1000 / os.sysconf("SC_CLK_TCK")
+        assert used < 20, "%s: %g ms of CPU in 3 s" % (loop, used)
+        d.stop()
+
+
+@test
+def chat_text_and_token_ids_agree():
+    d = Daemon()
+    c = d.client()
+    message = pb.ClientMessage()
+    message.tokenize.text = "hello <|im_end|> there"
+    ids = list(c.call(message).tokens.ids)
+    message = pb.ClientMessage()
+    message.detokenize.ids.extend(ids)
+    assert c.call(message).text.text == b"hello <|im_end|> there"
+    assert 318 not in ids, "user text is never a control token"
+
+    def text(s):
+        s.text = "hello <|im_end|> there"
+        s.raw = True
+        s.sampling.temperature = 0
+        s.sampling.max_tokens = 8
+        s.sampling.ignore_eos = True
+    assert c.ids(c.submit(text))[0] == c.ids(c.submit(greedy(ids, 8)))[0]
+
+    def chat(s):
+        m = s.chat.messages.add()
+        m.role, m.content = "user", "hi"
+        s.chat.format = "chatml"
+        s.sampling.max_tokens = 4
+    assert c.submit(chat).prompt_tokens > 5
+    d.stop()
+
+
+def main():
+    wanted = sys.argv[1:]
+    failed = 0
+    chosen = [t for t in tests if not wanted or t.__name__ in wanted]
+    print("1..%d" % len(chosen), flush=True)
+    for i, t in enumerate(chosen, 1):
+        try:
+            t()
+            print("ok %d - daemon:%s" % (i, t.__name__), flush=True)
+        except Exception:
+            failed += 1
+            for line in traceback.format_exc().splitlines():
+                print("# " + line)
+            print("not ok %d - daemon:%s" % (i, t.__name__), flush=True)
+    return 1 if failed else 0
+
+
+sys.exit(main())
