@@ -35,11 +35,10 @@ static void report(enum engine_report type, void *object)
 
 /* ---- jobs ------------------------------------------------------------------------------------------ */
 
-/* The ring has its last record; the loop is told once the engine has let go of the request. */
+/* Collected during the engine's callbacks; the last record and the report follow in reap(). */
 static void end_job(struct job *j)
 {
     job_set_cancel_error(j);
-    sink_end(j);
     j->ended_next = self->ended;
     self->ended = j;
 }
@@ -50,6 +49,8 @@ static void reap(struct engine_thread *t)
         struct job *j = t->ended;
         t->ended = j->ended_next;
         j->request = request_free(j->request);
+        /* Together, so that a client that has read the end finds its slot free. */
+        sink_end(j);
         report(REPORT_ENDED, j);
     }
 }
@@ -264,6 +265,8 @@ static void *run(void *arg)
         }
         if (more) {
             more = step_all(t);
+            for (struct served *s = t->served; s && !more; s = s->next)
+                snapshot(s); /* orders may have changed what no step has shown */
             continue;
         }
         __atomic_store_n(&t->busy, 0, __ATOMIC_RELAXED);

@@ -417,6 +417,9 @@ void peer_submit(struct peer *p, const Dedit__Wire__ClientMessage *m, struct pac
     uint32_t ring = 0;
     bool fresh = false;
     uint64_t tag = m->has_tag ? m->tag : 0;
+
+    /* A client that has just read the end of a request may use its slot and its share again. */
+    server_take_reports(s);
     struct job *j = job_new();
     int r = j ? fill_job(p, j, m->submit, fds, &ring, &err) : ERR_NOMEM(&err);
 

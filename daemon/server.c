@@ -12,16 +12,22 @@
 
 /* ---- reports of other threads ------------------------------------------------------------------------ */
 
+void server_take_reports(struct server *s)
+{
+    struct queue *q = engine_thread_reports(s->engines);
+    struct message m;
+    while (queue_pop(q, &m))
+        server_on_engine_report(s, m);
+}
+
 static void on_engine(void *arg, unsigned events)
 {
     struct server *s = arg;
     struct queue *q = engine_thread_reports(s->engines);
-    struct message m;
     (void)events;
     queue_awake(q);
     do
-        while (queue_pop(q, &m))
-            server_on_engine_report(s, m);
+        server_take_reports(s);
     while (!queue_sleep(q));
 }
 

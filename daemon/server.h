@@ -74,6 +74,8 @@ void server_cancel_job(struct server *s, struct job *j, enum job_cancel why);
 void server_end_job(struct server *s, struct job *j);
 /* A model's load has ended, well or not: its waiting jobs go on. */
 void server_model_settled(struct server *s, struct model *m);
+/* Takes in what the engine thread has reported so far. */
+void server_take_reports(struct server *s);
 /* Reports of the engine thread and of the preparing worker, one at a time. */
 void server_on_engine_report(struct server *s, struct message r);
 void server_on_prepared(struct server *s, struct job *j);

@@ -114,7 +114,7 @@ def cases(name):
         n = 0
         while n < len(p["greedy"]) and p["margin"][n] > 2e-3:
             n += 1
-        yield p["ids"], p["greedy"][:n]
+        yield p["prompt"], p["greedy"][:n]
 
 
 def greedy(ids, n, **more):
@@ -208,7 +208,7 @@ def answer_without_a_ring():
 def long_prompts_in_sealed_memory():
     d = Daemon()
     c = d.client()
-    ids = oracle("a_llama_tied")["prompts"][3]["ids"]
+    ids = oracle("a_llama_tied")["prompts"][3]["prompt"]
     want = c.ids(c.submit(greedy(ids, 8)))[0]
     data = struct.pack("<%dI" % len(ids), *ids)
 
