@@ -10,11 +10,12 @@
 #include "base/strbuf.h"
 #include "client/cli.h"
 
-/* The prompt: arguments joined by spaces, or a file, or standard input. */
-static char *prompt_text(struct cli *c, size_t *ret_len)
+/* The prompt: arguments joined by spaces, or a file, or standard input.  NULL: *ret_status says why. */
+static char *prompt_text(struct cli *c, size_t *ret_len, int *ret_status)
 {
     const char *file = cli_own(c, "file");
     struct strbuf b = {0};
+    *ret_status = CLI_USAGE;
     if (file && c->argc) {
         cli_usage_error(c, "a prompt and --file exclude each other");
         return NULL;
@@ -26,6 +27,7 @@ static char *prompt_text(struct cli *c, size_t *ret_len)
         }
         file = "-";
     }
+    *ret_status = CLI_FAILED;
     if (file)
         return cli_read(c, file, ret_len);
     for (int i = 0; i < c->argc; i++)
@@ -167,9 +169,11 @@ int cli_generate(struct cli *c)
     struct dedit_request *r = NULL;
     struct dedit_error e;
     uint32_t *ids = NULL;
-    char *text = prompt_text(c, &len);
-    int status = text ? CLI_OK : CLI_USAGE;
+    int status = CLI_OK;
+    char *text = prompt_text(c, &len, &status);
 
+    if (text)
+        status = CLI_OK;
     if (text && cli_own(c, "ids"))
         status = parse_ids(c, text, &ids);
     else if (text)

@@ -171,6 +171,8 @@ lint_tests = \
 	%D%/lint/shell.sh
 script_tests = \
 	%D%/integration/check.sh \
+	%D%/integration/client.sh \
+	%D%/integration/daemon.sh \
 	%D%/integration/fetch.sh \
 	%D%/integration/generate.sh \
 	%D%/integration/golden-amx.sh \
@@ -180,6 +182,7 @@ script_tests = \
 	%D%/integration/golden-text.sh \
 	%D%/integration/packages.sh \
 	%D%/integration/same-bytes.sh
-EXTRA_DIST += %D%/integration/golden.sh %D%/integration/lib.sh
+EXTRA_DIST += %D%/integration/golden.sh %D%/integration/lib.sh \
+	%D%/integration/dedit_py.py %D%/integration/test_daemon.py
 EXTRA_DIST += $(lint_tests) %D%/lint/lint.sh %D%/lint/code.awk $(script_tests)
 TESTS += $(check_PROGRAMS) $(lint_tests) $(script_tests)

@@ -1,0 +1,188 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# dedit-client against a private daemon: answers, batches, errors, exit codes, help and manual.
+# shellcheck source=tests/integration/lib.sh
+. "${top_srcdir:-.}/tests/integration/lib.sh"
+client=${top_builddir:-.}/client/dedit-client
+daemon=${top_builddir:-.}/daemon/dedit-d
+model=$golden/models/a_llama_tied
+export DEDIT_SOCKET=$scratch/s XDG_STATE_HOME=$scratch/state XDG_CACHE_HOME=$scratch/cache
+
+: > "$scratch/conf"
+"$daemon" --socket "$scratch/s" --config "$scratch/conf" --threads 1 --model "$model" 2> "$scratch/log" &
+pid=$!
+trap 'kill $pid 2> /dev/null; rm -rf "$scratch"' EXIT
+tries=0
+until "$client" ping > /dev/null 2>&1; do
+    tries=$((tries + 1))
+    [ $tries -lt 400 ] && kill -0 $pid 2> /dev/null || break
+    sleep 0.05
+done
+
+ask() { "$client" generate --raw --temperature 0 --max-tokens 12 --ignore-eos "$@"; }
+# The engine by itself gives the same text.
+same() {
+    "$bench" generate --model "$model" --raw --temperature 0 --max-tokens 12 --ignore-eos 'Hello there' > "$scratch/want" 2> /dev/null || return 1
+    ask 'Hello there' > "$scratch/got" 2> /dev/null && cmp "$scratch/want" "$scratch/got"
+}
+ok 'the daemon gives the bytes of the engine' same
+stdin_is_prompt() { printf 'Hello there' | ask > "$scratch/got" 2> /dev/null && cmp "$scratch/want" "$scratch/got"; }
+ok 'prompt from standard input' stdin_is_prompt
+file_is_prompt() {
+    printf 'Hello there' > "$scratch/prompt"
+    ask --file "$scratch/prompt" > "$scratch/got" 2> /dev/null && cmp "$scratch/want" "$scratch/got"
+}
+ok 'prompt from a file' file_is_prompt
+stats_line() { ask hi 2>&1 > /dev/null | grep -q 'prompt tokens, first token after .* ms, 12 tokens, .* tokens/s'; }
+ok 'one line of statistics' stats_line
+quiet() { [ -z "$(ask --quiet hi 2>&1 > /dev/null)" ]; }
+ok 'quiet' quiet
+as_json() { ask --json hi | python3 -c '
+import json, sys
+lines = [json.loads(l) for l in sys.stdin]
+assert lines[-1]["event"] == "finished" and lines[-1]["usage"]["completion_tokens"] == 12, lines[-1]
+assert sum(len(l["tokens"]) for l in lines[:-1]) == 12
+'; }
+ok 'JSON' as_json
+logprobs() { ask --json --logprobs 3 hi | python3 -c '
+import json, sys
+for l in sys.stdin:
+    for t in json.loads(l).get("tokens", []):
+        assert len(t["alternatives"]) == 3 and t["logprob"] <= 0, t
+        assert t["alternatives"][0]["logprob"] >= t["alternatives"][1]["logprob"]
+'; }
+ok 'log-probabilities' logprobs
+
+batch() {
+    python3 - "$scratch/in" << 'X'
+import json, sys
+with open(sys.argv[1], "w") as f:
+    for i in range(40):
+        f.write(json.dumps({"id": i, "prompt": "number %d" % i, "max_tokens": 6, "seed": i}) + "\n")
+    f.write("nonsense\n" + json.dumps({"id": "last", "prompt": 7}) + "\n")
+X
+    "$client" batch --raw --parallel 7 "$scratch/in" > "$scratch/out1" 2> /dev/null
+    [ $? -eq 1 ] || return 1
+    "$client" batch --raw --parallel 1 "$scratch/in" > "$scratch/out2" 2> /dev/null
+    python3 - "$scratch/out1" "$scratch/out2" << 'X'
+import json, sys
+a, b = ([json.loads(l) for l in open(p)] for p in sys.argv[1:])
+assert len(a) == len(b) == 42, (len(a), len(b))
+for i, (x, y) in enumerate(zip(a, b)):
+    assert x["line"] == y["line"] == i + 1
+    assert x.get("text") == y.get("text"), (x, y)
+    assert x.get("id", i) == (i if i < 40 else "last" if i == 41 else i)
+assert a[40]["error"]["code"] == "bad-format" and a[41]["error"]["code"] == "invalid-argument"
+X
+}
+ok 'a batch in the order of its lines, the same one by one' batch
+resume() {
+    head -n 17 "$scratch/out1" > "$scratch/part"
+    printf '{"line":18,"te' >> "$scratch/part"
+    "$client" batch --raw --output "$scratch/part" --quiet "$scratch/in"
+    [ $? -eq 1 ] || return 1
+    python3 - "$scratch/out1" "$scratch/part" << 'X'
+import json, sys
+a, b = ([json.loads(l) for l in open(p)] for p in sys.argv[1:])
+assert [x.get("text") for x in a] == [x.get("text") for x in b]
+X
+}
+ok 'a batch goes on after its last whole line' resume
+tokens() {
+    ids=$("$client" tokenize 'hello there') || return 1
+    # shellcheck disable=SC2086 # one id a word
+    [ "$("$client" detokenize $ids)" = 'hello there' ]
+}
+ok 'tokenize and detokenize' tokens
+chat() {
+    printf 'hi\n/show\n/undo\n/show\n/nonsense\n/quit\n' | "$client" chat --chat-format chatml --max-tokens 4 --quiet > "$scratch/got" || return 1
+    grep -q '^user: hi' "$scratch/got" && grep -q '^assistant: ' "$scratch/got" && grep -q '/nonsense: unknown' "$scratch/got" &&
+        [ "$(grep -c '^user: hi' "$scratch/got")" -eq 1 ]
+}
+ok 'chat' chat
+models() { "$client" models | grep -q '^a_llama_tied .*ready.*(default)' && "$client" models --json | python3 -c 'import json,sys; m = json.load(sys.stdin); assert m["state"] == "ready" and m["vocab_size"] == 320'; }
+ok 'models' models
+unload() { "$client" unload a_llama_tied && "$client" models | grep -q unloaded && "$client" load a_llama_tied && same; }
+ok 'unload and load' unload
+stats() { "$client" stats | grep -q 'requests running 0' && "$client" stats --prometheus | grep -q '^dedit_generation_tokens_total' && "$client" stats --json | python3 -c 'import json,sys; assert json.load(sys.stdin)["dedit_connections"] >= 1'; }
+ok 'stats' stats
+ping() { "$client" ping --count 20 | grep -q '^ready, up'; }
+ok 'ping' ping
+store() {
+    "$client" add --store "$scratch/store" --name tiny "$model" > /dev/null && [ -f "$scratch/store/tiny/config.json" ] &&
+        status 1 "$client" add --store "$scratch/store" --name tiny "$model" && grep -q 'exists already' "$scratch/err" &&
+        status 1 "$client" add --store "$scratch/store" "$top/README.md" && grep -q 'neither a GGUF' "$scratch/err" &&
+        "$client" rm --store "$scratch/store" tiny && [ ! -e "$scratch/store/tiny" ] &&
+        status 2 "$client" rm --store "$scratch/store" ../x
+}
+ok 'add and rm' store
+completion() { "$client" completion bash > "$scratch/c" && bash -n "$scratch/c" && grep -q -- '--temperature' "$scratch/c"; }
+ok 'completion' completion
+
+# fails STATUS WORDS COMMAND...
+fails() {
+    want=$1
+    words=$2
+    shift 2
+    status "$want" "$@" || return 1
+    [ "$(wc -l < "$scratch/err")" -eq 1 ] && grep -q -e "$words" "$scratch/err"
+}
+ok 'a wrong option names the nearest' fails 2 'did you mean --temperature' "$client" generate --temprature 1 hi
+ok 'a wrong command names the nearest' fails 2 'did you mean generate' "$client" generat hi
+ok 'a missing value' fails 2 'needs a value' "$client" generate hi --seed
+ok 'a value that is no number' fails 2 'seed' "$client" generate --seed x hi
+ok 'a refused value' fails 4 'temperature' "$client" generate --raw --temperature 1000 hi
+ok 'an unknown model' fails 4 'nope' "$client" generate --model nope hi
+ok 'no daemon' fails 3 'is dedit-d running' "$client" ping --socket "$scratch/nobody"
+ok 'a path that is too long' fails 4 '107' "$client" ping --socket "/tmp/$(printf '%0200d' 0)"
+ok 'a file that is not there' fails 1 'nothing' "$client" generate --file "$scratch/nothing"
+pipe_quiet() { ask --max-tokens 200 hi 2> "$scratch/err" | head -c 1 > /dev/null; ! grep -qi pipe "$scratch/err"; }
+ok 'a closed pipe is quiet' pipe_quiet
+
+# Options: --help and the manual name the same ones.
+manual() {
+    for c in generate chat batch tokenize detokenize models add rm load unload reload drain stats ping completion; do
+        "$client" $c --help || return 1
+    done | grep -o -e '--[a-z-]*' | sort -u > "$scratch/help"
+    sed -n 's/.*Fl Fl \([a-z-]*\).*/--\1/p; s/.*, Fl Fl \([a-z-]*\) .*/--\1/p' "$top/man/dedit-client.1" > "$scratch/man1"
+    tr ' ' '\n' < "$top/man/dedit-client.1" | awk 'p == "Fl" && q == "Fl" { print "--" $0 } { q = p; p = $0 }' | sort -u > "$scratch/man"
+    diff "$scratch/help" "$scratch/man"
+}
+ok 'help and manual name the same options' manual
+keys() {
+    "$daemon" --print-config --config "$scratch/conf" --model "$model" | sed -n 's/^\([a-z_]*\) = .*/\1/p' | sort -u > "$scratch/help"
+    sed -n 's/^\.It Li \([a-z_]*\) = .*/\1/p' "$top/man/dedit.conf.5" | sort -u > "$scratch/man"
+    diff "$scratch/help" "$scratch/man"
+}
+ok 'the configuration and its manual name the same keys' keys
+codes() {
+    sed -n 's/.*X([A-Z_]*, [0-9]*, "\([a-z-]*\)".*/\1/p' "$top/base/error.h" | sort > "$scratch/codes"
+    sed -n '/Sh DIAGNOSTICS/,$s/^\.It Li \([a-z-]*\)$/\1/p' "$top/man/dedit-protocol.7" | sort > "$scratch/man"
+    sed -n 's/^| `\([a-z-]*\)` |.*/\1/p' "$top/docs/protocol.md" | sort > "$scratch/doc"
+    diff "$scratch/codes" "$scratch/man" && diff "$scratch/codes" "$scratch/doc"
+}
+ok 'errors, wire and manual name the same codes' codes
+print_config() {
+    "$daemon" --print-config --config "$scratch/conf" --max-models 3 > "$scratch/printed" || return 1
+    "$daemon" --print-config --config "$scratch/printed" | grep -q '^max_models = 3'
+}
+ok 'a printed configuration can be read again' print_config
+conf_error() {
+    printf '%b' "$1" > "$scratch/bad"
+    fails 78 "$2" "$daemon" --check-config --config "$scratch/bad"
+}
+ok 'unknown key' conf_error '[limits]\nmax_request = 1\n' 'bad:2.*max_request'
+ok 'unknown section' conf_error '\n[limit]\na = 1\n' 'bad:3.*limit'
+ok 'bad value' conf_error '[daemon]\nmax_models = many\n' 'bad:2.*max_models.*many'
+ok 'given twice' conf_error '[daemon]\nmax_models = 1\nmax_models = 2\n' 'bad:3.*twice'
+ok 'long line' conf_error "[daemon]\nsocket = /$(printf '%0300d' 0)\n" 'bad:2.*190'
+ok 'model without a path' conf_error '[model x]\npreload = yes\n' 'model x.*path'
+ok 'no such default' conf_error '[daemon]\ndefault_model = y\n' 'default_model.*y'
+ok 'unknown flag' fails 78 'unknown option' "$daemon" --nonsense
+lint_man() { mandoc -T lint -W warning "$top"/man/*.[1-8]; }
+ok 'manual pages are clean' lint_man
+
+stop() { kill $pid && wait $pid; }
+ok 'the daemon stops without an error' stop
+ok 'a daemon that is gone' fails 3 'is dedit-d running' "$client" ping
+finish
