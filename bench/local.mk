@@ -10,11 +10,23 @@ bench_dedit_bench_SOURCES = \
 	%D%/check_smollm2.c \
 	%D%/check_text.c \
 	%D%/engine_options.c \
+	%D%/floors.c \
+	%D%/floors.h \
 	%D%/generate.c \
 	%D%/generate.h \
 	%D%/generate_output.c \
 	%D%/main.c \
 	%D%/options.c \
+	%D%/products.c \
+	%D%/products.h \
+	%D%/random_model.c \
+	%D%/random_model.h \
+	%D%/stats.c \
+	%D%/stats.h \
+	%D%/step.c \
+	%D%/step.h \
+	%D%/step_load.c \
+	%D%/step_tables.c \
 	%D%/tokenize.c
 bench_dedit_bench_LDADD = $(engine_libs) -lm
 

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/stats.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+struct stats stats_of(double *x, size_t n)
+{
+    qsort(x, n, sizeof(*x), ascending);
+    /* Ranks of the interval: binomial(n, 1/2), normal approximation. */
+    double half = 0.98 * sqrt((double)n);
+    double lo = floor((double)n / 2 - half), hi = ceil((double)n / 2 + half);
+    size_t l = lo > 0 ? (size_t)lo : 0, h = hi < (double)n ? (size_t)hi : n;
+    return (struct stats){
+        .median = n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2,
+        .lo = x[l],
+        .hi = x[h > 0 ? h - 1 : 0],
+    };
+}
+
+struct stats stats_ratio(const double *x, const double *y, size_t n, double *work)
+{
+    for (size_t i = 0; i < n; i++)
+        work[i] = x[i] / y[i];
+    return stats_of(work, n);
+}
