@@ -40,3 +40,5 @@ bench_lab_mmq_LDADD = $(kernels_libs) libdedit-base.a
 EXTRA_PROGRAMS += %D%/lab/mm
 bench_lab_mm_SOURCES = %D%/lab/mm.c
 bench_lab_mm_LDADD = $(kernels_libs) libdedit-base.a
+
+EXTRA_DIST += %D%/peers/llama-bench.sh

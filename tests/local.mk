@@ -180,8 +180,10 @@ script_tests = \
 	%D%/integration/golden-avx512.sh \
 	%D%/integration/golden-c.sh \
 	%D%/integration/golden-text.sh \
+	%D%/integration/options.sh \
 	%D%/integration/packages.sh \
-	%D%/integration/same-bytes.sh
+	%D%/integration/same-bytes.sh \
+	%D%/integration/step.sh
 EXTRA_DIST += %D%/integration/golden.sh %D%/integration/lib.sh \
 	%D%/integration/dedit_py.py %D%/integration/test_daemon.py
 EXTRA_DIST += $(lint_tests) %D%/lint/lint.sh %D%/lint/code.awk $(script_tests)
