@@ -14,6 +14,8 @@ libdedit_daemon_a_SOURCES = \
 	%D%/fair.h \
 	%D%/job.c \
 	%D%/job.h \
+	%D%/journal.c \
+	%D%/journal.h \
 	%D%/listen.c \
 	%D%/listen.h \
 	%D%/loop-epoll.c \
@@ -21,6 +23,8 @@ libdedit_daemon_a_SOURCES = \
 	%D%/loop-uring.c \
 	%D%/loop.c \
 	%D%/loop.h \
+	%D%/metrics-http.c \
+	%D%/metrics-http.h \
 	%D%/metrics.c \
 	%D%/metrics.h \
 	%D%/models.c \

@@ -11,7 +11,9 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "daemon/config.h"
+#include "daemon/journal.h"
 #include "daemon/listen.h"
+#include "daemon/metrics-http.h"
 #include "daemon/sdglue.h"
 #include "daemon/server.h"
 
@@ -29,6 +31,7 @@ struct daemon {
     struct loop_source *signal_source;
     unsigned stops; /* SIGTERM and SIGINT so far */
     struct sdglue *systemd;
+    struct metrics_http *metrics;
 };
 
 static int read_again(struct daemon *d, struct error *err)
@@ -149,6 +152,8 @@ static int run(struct daemon *d, struct config *c, bool *ret_started, struct err
     if (r == 0)
         r = server_listen(s, fd, err);
     if (r == 0)
+        r = metrics_http_new(s, d->listener.path, &d->metrics, err);
+    if (r == 0)
         r = sdglue_new(s, &d->systemd, err);
     if (r == 0) {
         log_write(LOG_LEVEL_INFO, "daemon", NULL, "dedit-d " PACKAGE_VERSION " listens on %s (%s)",
@@ -156,6 +161,7 @@ static int run(struct daemon *d, struct config *c, bool *ret_started, struct err
         r = serve(d, ret_started, err);
     }
     d->systemd = sdglue_free(d->systemd);
+    d->metrics = metrics_http_free(d->metrics);
     listener_close(&d->listener);
     loop_remove(d->signal_source);
     server_done(s);
@@ -196,6 +202,7 @@ int main(int argc, char **argv)
     case CONFIG_RUN:
         break;
     }
+    journal_init();
     log_set_level((enum log_level)c->log_level);
     bool started = false;
     int r = run(&d, c, &started, &err);

@@ -6,7 +6,7 @@
 client=${top_builddir:-.}/client/dedit-client
 daemon=${top_builddir:-.}/daemon/dedit-d
 model=$golden/models/a_llama_tied
-export DEDIT_SOCKET=$scratch/s XDG_STATE_HOME=$scratch/state XDG_CACHE_HOME=$scratch/cache
+export DEDIT_SOCKET="$scratch/s" XDG_STATE_HOME="$scratch/state" XDG_CACHE_HOME="$scratch/cache"
 
 : > "$scratch/conf"
 "$daemon" --socket "$scratch/s" --config "$scratch/conf" --threads 1 --model "$model" 2> "$scratch/log" &
@@ -15,7 +15,7 @@ trap 'kill $pid 2> /dev/null; rm -rf "$scratch"' EXIT
 tries=0
 until "$client" ping > /dev/null 2>&1; do
     tries=$((tries + 1))
-    [ $tries -lt 400 ] && kill -0 $pid 2> /dev/null || break
+    if [ $tries -ge 400 ] || ! kill -0 $pid 2> /dev/null; then break; fi
     sleep 0.05
 done
 
@@ -158,7 +158,7 @@ ok 'the configuration and its manual name the same keys' keys
 codes() {
     sed -n 's/.*X([A-Z_]*, [0-9]*, "\([a-z-]*\)".*/\1/p' "$top/base/error.h" | sort > "$scratch/codes"
     sed -n '/Sh DIAGNOSTICS/,$s/^\.It Li \([a-z-]*\)$/\1/p' "$top/man/dedit-protocol.7" | sort > "$scratch/man"
-    sed -n 's/^| `\([a-z-]*\)` |.*/\1/p' "$top/docs/protocol.md" | sort > "$scratch/doc"
+    tr -d '`' < "$top/docs/protocol.md" | sed -n '/^| code /d; s/^| \([a-z][a-z-]*\) | [a-zA-Z].*/\1/p' | sort > "$scratch/doc"
     diff "$scratch/codes" "$scratch/man" && diff "$scratch/codes" "$scratch/doc"
 }
 ok 'errors, wire and manual name the same codes' codes

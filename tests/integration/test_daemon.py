@@ -626,6 +626,91 @@ def idle_costs_nothing():
         d.stop()
 
 
+def http(path, request):
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    s.settimeout(10)
+    s.connect(path)
+    s.sendall(request)
+    data = b""
+    while True:
+        more = s.recv(65536)
+        if not more:
+            break
+        data += more
+    s.close()
+    return data
+
+
+def check_exposition(text):
+    """The rules of the Prometheus text format, strictly."""
+    import re
+    kinds, seen, values = {}, set(), {}
+    current = None
+    for line in text.split("\n")[:-1]:
+        if line.startswith("# HELP "):
+            name = line.split(" ")[2]
+            assert name not in kinds, "help of %s twice" % name
+            current = name
+            continue
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert name == current and kind in ("counter", "gauge", "histogram"), line
+            assert kind != "counter" or name.endswith("_total"), line
+            kinds[name] = kind
+            continue
+        m = re.fullmatch(r'([a-z_:][a-z0-9_:]*)(\{([a-z_]+="[^"\\\n]*",?)*\})? (\S+)', line)
+        assert m, "no sample: " + line
+        name = m.group(1)
+        family = re.sub(r"_(bucket|sum|count)$", "", name) if kinds.get(name) is None else name
+        assert family == current and family in kinds, line
+        assert (name, m.group(2)) not in seen, "twice: " + line
+        seen.add((name, m.group(2)))
+        v = float(m.group(4))
+        assert kinds[family] != "counter" or v >= 0
+        values[name + (m.group(2) or "")] = v
+    for name, kind in kinds.items():
+        if kind == "histogram":
+            buckets = [v for k, v in values.items() if k.startswith(name + "_bucket")]
+            assert buckets == sorted(buckets) and buckets[-1] == values[name + "_count"], name
+    return values
+
+
+@test
+def metrics_over_http():
+    d = Daemon()
+    c = d.client()
+    for _ in range(3):
+        c.ids(c.submit(greedy([1, 2, 3], 5)))
+    path = os.path.join(d.dir, "metrics.sock")
+    head, body = http(path, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").split(b"\r\n\r\n", 1)
+    assert head.startswith(b"HTTP/1.1 200 OK") and b"version=0.0.4" in head
+    assert int(head.split(b"Content-Length: ")[1].split(b"\r\n")[0]) == len(body)
+    values = check_exposition(body.decode())
+    model = '{model_name="a_llama_tied"}'
+    assert values["dedit_generation_tokens_total" + model] == 15
+    assert values["dedit_request_success_total" + '{finished_reason="length"}'] == 3
+    assert values["dedit_time_to_first_token_seconds_count"] == 3
+    for request, status in ((b"POST /metrics HTTP/1.1\r\n\r\n", b"405"), (b"GET /x HTTP/1.1\r\n\r\n", b"404"),
+                            (b"nonsense\r\n\r\n", b"400"), (b"G" * 5000, b"431")):
+        assert http(path, request).split(b" ")[1] == status, request[:20]
+    # Silent and half connections do not keep others out for long.
+    silent = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(40)]
+    for s in silent:
+        s.connect(path)
+    for s in silent:
+        s.close()
+    time.sleep(0.2)
+    assert http(path, b"GET / HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200")
+    assert c.ids(c.submit(greedy([1, 2, 3], 5)))[0]
+    d.stop()
+    d = Daemon("--metrics-socket", "none", "--metrics-textfile", "/tmp/dedit-metrics-%d.prom" % os.getpid())
+    with open("/tmp/dedit-metrics-%d.prom" % os.getpid()) as f:
+        check_exposition(f.read())
+    os.unlink("/tmp/dedit-metrics-%d.prom" % os.getpid())
+    assert not os.path.exists(os.path.join(d.dir, "metrics.sock"))
+    d.stop()
+
+
 @test
 def chat_text_and_token_ids_agree():
     d = Daemon()
