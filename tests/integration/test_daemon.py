@@ -633,7 +633,10 @@ def http(path, request):
     s.sendall(request)
     data = b""
     while True:
-        more = s.recv(65536)
+        try:
+            more = s.recv(65536)
+        except ConnectionResetError:  # it has not read all that was sent
+            more = b""
         if not more:
             break
         data += more
