@@ -42,3 +42,6 @@ bench_lab_mm_SOURCES = %D%/lab/mm.c
 bench_lab_mm_LDADD = $(kernels_libs) libdedit-base.a
 
 EXTRA_DIST += %D%/peers/llama-bench.sh
+EXTRA_PROGRAMS += %D%/lab/pool
+bench_lab_pool_SOURCES = %D%/lab/pool.c
+bench_lab_pool_LDADD = $(kernels_libs) libdedit-base.a

@@ -5,8 +5,12 @@
  *
  * A decoding step is one region with some hundred barriers, so both are a counter and a generation
  * word: who arrives last resets the counter and raises the generation, everybody else spins on it
- * for a bounded time and then sleeps in a futex.  Where there are fewer CPUs than members, spinning
- * would only keep the others from running, so they yield a few times and sleep at once.
+ * for a bounded time and then sleeps in a futex.
+ *
+ * Spinning pays only while the others have CPUs of their own.  Where there are fewer CPUs than
+ * members, nobody spins.  Where other programs use them, a member that waits in vain learns from it and
+ * waits shorter the next time, down to nearly nothing (a sleeper is woken on a CPU that is free;
+ * yielding was measured to keep two members on one CPU); now and then it tries the full time again.
  *
  * Who runs it: dk_pool_run by one thread at a time (tid 0), the rest by the pool's own threads.
  */
@@ -30,18 +34,25 @@
 #include "kernels/kernels.h"
 
 #define MAX_THREADS 64u
-/* How long a member spins before it sleeps.  At a barrier: longer than any imbalance worth waking
- * for.  Between regions: the caller samples and schedules there; a sleeping worker costs a wake-up
- * of 20 us and more. */
-#define SPIN_BARRIER_NS 200000u
-#define SPIN_REGION_NS 400000u
-#define SPIN_CHECK 64u /* pauses between two looks at the clock */
-#define YIELDS 4u      /* instead of spinning, where CPUs are short */
+/* How long a member spins before it sleeps; a wake-up costs some tens of microseconds.  Between
+ * regions the caller samples and schedules, so workers wait longer there. */
+#define SPIN_BARRIER_NS 60000u
+#define SPIN_REGION_NS 200000u
+#define SPIN_CHECK 32u /* pauses between two looks at the clock */
+#define YIELDS 2u      /* instead of spinning, where CPUs are short */
+#define IN_VAIN_MAX 6u /* waits in vain halve the time so often at most */
+#define TRY_AGAIN 32u  /* every so many short waits, a full one */
 
 /* A word to wait on: its value and the number of those asleep on it, on a line of their own. */
 struct gate {
     _Alignas(64) _Atomic uint32_t value;
     _Atomic uint32_t sleepers;
+};
+
+/* What a member knows about waiting; touched by itself only. */
+struct patience {
+    _Alignas(64) uint32_t in_vain; /* lately */
+    uint32_t short_waits;
 };
 
 struct dk_pool {
@@ -52,6 +63,7 @@ struct dk_pool {
     void *arg;
     unsigned n, n_started;
     bool crowded; /* fewer CPUs than members */
+    struct patience patience[MAX_THREADS];
     struct worker {
         struct dk_pool *pool;
         unsigned tid;
@@ -78,27 +90,53 @@ static void gate_sleep(struct gate *g, uint32_t old)
     atomic_fetch_sub(&g->sleepers, 1);
 }
 
-/* Waits until the value is no longer old.  Acquires what was written before the raise. */
-static void gate_wait(struct gate *g, uint32_t old, bool crowded, uint64_t spin_ns)
+static bool changed(struct gate *g, uint32_t old)
 {
-    if (crowded) {
+    return atomic_load_explicit(&g->value, memory_order_acquire) != old;
+}
+
+static bool spin(struct gate *g, uint32_t old, uint64_t ns)
+{
+    uint64_t end = 0;
+    do {
+        for (unsigned i = 0; i < SPIN_CHECK; i++) {
+            if (changed(g, old))
+                return true;
+            cpu_relax();
+        }
+        if (!end)
+            end = clock_now_ns() + ns;
+    } while (clock_now_ns() < end);
+    return false;
+}
+
+/* Waits until the value is no longer old.  Acquires what was written before the raise. */
+static void gate_wait(struct dk_pool *p, struct gate *g, uint32_t old, unsigned tid)
+{
+    if (p->crowded) {
         for (unsigned i = 0; i < YIELDS; i++) {
-            if (atomic_load_explicit(&g->value, memory_order_acquire) != old)
+            if (changed(g, old))
                 return;
             sched_yield();
         }
-    } else {
-        uint64_t end = 0;
-        do {
-            for (unsigned i = 0; i < SPIN_CHECK; i++) {
-                if (atomic_load_explicit(&g->value, memory_order_acquire) != old)
-                    return;
-                cpu_relax();
-            }
-            if (!end)
-                end = clock_now_ns() + spin_ns;
-        } while (clock_now_ns() < end);
+        gate_sleep(g, old);
+        return;
     }
+    struct patience *m = &p->patience[tid];
+    bool at_barrier = g == &p->barrier, full = m->in_vain == 0;
+    if (at_barrier && !full && ++m->short_waits >= TRY_AGAIN) {
+        m->short_waits = 0;
+        full = true;
+    }
+    uint64_t ns = at_barrier ? SPIN_BARRIER_NS : SPIN_REGION_NS;
+    if (spin(g, old, full ? ns : ns >> m->in_vain)) {
+        if (at_barrier && full)
+            m->in_vain = 0;
+        return;
+    }
+    /* Between regions there may just be nothing to do: that teaches nothing. */
+    if (at_barrier && m->in_vain < IN_VAIN_MAX)
+        m->in_vain++;
     gate_sleep(g, old);
 }
 
@@ -121,7 +159,7 @@ void dk_barrier(const struct dk_par *par)
         atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
         gate_raise(&p->barrier, gen + 1);
     } else {
-        gate_wait(&p->barrier, gen, p->crowded, SPIN_BARRIER_NS);
+        gate_wait(p, &p->barrier, gen, par->tid);
     }
 }
 
@@ -140,7 +178,7 @@ static void *worker_main(void *arg)
     struct dk_par par = {.tid = w->tid, .n = p->n, .pool = p};
     dk_thread_init();
     for (uint32_t gen = 0;; gen++) {
-        gate_wait(&p->region, gen, p->crowded, SPIN_REGION_NS);
+        gate_wait(p, &p->region, gen, w->tid);
         if (!p->fn)
             return NULL;
         p->fn(p->arg, &par);
