@@ -16,7 +16,7 @@
 #define CPU_SMALL_ROWS 4u
 /* Rows of one attention unit: long enough to share the K/V of a chunk, short enough to balance. */
 #define CPU_ATTN_TILE 16u
-/* Memory for results of attention by chunks, at most; one row always fits. */
+/* Memory for partial results of attention by chunks, at most; one row always fits. */
 #define CPU_PART_BYTES  (8u << 20)
 #define CPU_MAX_THREADS 64u
 
@@ -39,25 +39,24 @@ struct cpu_thread {
 /* A tile of rows of one sequence, for attention. */
 struct cpu_tile {
     uint32_t row0, row1;
-    uint32_t chunks; /* of DK_ATTN_CHUNK positions, of the longest row */
+    uint32_t longest; /* path of them */
+    size_t part;      /* where its partial results begin, when paths are cut into chunks */
 };
 
 /* Activations of one forward call, [max_rows][ld] each; ld in floats. */
 struct cpu_scratch {
-    float *x;       /* residual stream, ld_x */
-    float *h;       /* normalised rows, ld_x */
-    float *q, *att; /* ld_q */
-    float *k, *v;   /* ld_kv */
-    float *g, *u;   /* ld_f */
-    float *cs;      /* RoPE: [max_rows][head_dim] cosines, then sines */
+    float *x;           /* residual stream, ld_x */
+    float *h;           /* normalised rows, ld_x */
+    float *q, *att;     /* ld_q */
+    float *k, *v;       /* ld_kv */
+    float *g, *u;       /* ld_f */
+    float *part;        /* attention by chunks: [tile][chunks][rows][n_heads][DK_ATTN_PART] */
+    uint32_t part_rows; /* rows that it has room for, with paths as long as the context */
+    float *cs;          /* RoPE: [max_rows][head_dim] cosines, then sines */
     size_t ld_x, ld_q, ld_kv, ld_f;
     struct dk_attn_row *paths; /* [max_rows] */
     struct cpu_tile *tiles;    /* [max_rows] */
     uint32_t *head_rows;       /* [max_rows] rows that want logits */
-    float *part;               /* attention's results by chunk, [part_rows][ld_part] */
-    uint32_t part_rows;        /* few long rows; more are balanced without */
-    uint32_t part_chunks;      /* of a row */
-    size_t ld_part;
     /* Next attention unit of each layer; claimed in any order, which changes no bits. */
     atomic_uint *next_unit;
 };

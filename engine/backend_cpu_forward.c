@@ -11,12 +11,14 @@
 
 #include "engine/backend_cpu.h"
 
+enum attention_plan { BY_TILES, BY_HEADS, BY_CHUNKS };
+
 struct fwd {
     struct backend_model *m;
     const struct fwd_batch *b;
-    uint32_t n_tiles;
+    uint32_t n_tiles, n_chunks;
+    enum attention_plan attention;
     uint32_t n_head_rows;
-    bool by_chunks; /* attention in two steps, shared by chunks of positions */
 };
 
 /* ---- products ------------------------------------------------------------------------------- */
@@ -135,145 +137,155 @@ static void norm_heads(const struct dk_ops *ops, float *x, uint32_t n_heads, uin
         ops->rmsnorm(x + (size_t)h * hd, x + (size_t)h * hd, w, hd, eps);
 }
 
-/* K and V of this thread's rows: bias, norm, rotation, store. */
-static void store_kv(const struct fwd *f, const struct dk_par *par, const struct cpu_layer *l)
+static void store_kv(const struct fwd *f, const struct cpu_layer *l, uint32_t r)
 {
     struct backend_model *m = f->m;
     const struct dk_ops *ops = m->ops;
-    const uint32_t hd = m->cfg.head_dim, heads = m->cfg.n_kv_heads, n = f->b->n_rows;
+    const uint32_t hd = m->cfg.head_dim, heads = m->cfg.n_kv_heads;
+    float *k = m->s.k + r * m->s.ld_kv, *v = m->s.v + r * m->s.ld_kv;
+    if (l->k_bias)
+        ops->add(k, l->k_bias, heads * hd);
+    if (l->v_bias)
+        ops->add(v, l->v_bias, heads * hd);
+    if (l->k_norm)
+        norm_heads(ops, k, heads, hd, l->k_norm, m->cfg.rms_eps);
+    ops->rope(k, heads, hd, m->s.cs + (size_t)r * hd, m->cfg.rope_pairing);
+    ops->kv_store(&l->kv, f->b->rows[r].slot, k, v);
+}
+
+static void rotate_q(const struct fwd *f, const struct cpu_layer *l, uint32_t r)
+{
+    struct backend_model *m = f->m;
+    const struct dk_ops *ops = m->ops;
+    const uint32_t hd = m->cfg.head_dim, heads = m->cfg.n_heads;
+    float *q = m->s.q + r * m->s.ld_q;
+    if (l->q_bias)
+        ops->add(q, l->q_bias, heads * hd);
+    if (l->q_norm)
+        norm_heads(ops, q, heads, hd, l->q_norm, m->cfg.rms_eps);
+    ops->rope(q, heads, hd, m->s.cs + (size_t)r * hd, m->cfg.rope_pairing);
+}
+
+/* Biases, norms, rotations, and K/V into the pool. */
+static void rotate_and_store(const struct fwd *f, const struct dk_par *par,
+                             const struct cpu_layer *l)
+{
+    uint32_t n = f->b->n_rows;
     size_t a, b;
+    if (n < par->n) { /* K/V of a row and its queries are two jobs */
+        dk_split(par, 2 * (size_t)n, 1, &a, &b);
+        for (size_t i = a; i < b; i++)
+            if (i % 2)
+                rotate_q(f, l, (uint32_t)i / 2);
+            else
+                store_kv(f, l, (uint32_t)i / 2);
+        return;
+    }
     /* Whole KV blocks to one thread where there are many rows. */
     dk_split(par, n, n >= 16 * par->n ? 16 : 1, &a, &b);
     for (size_t r = a; r < b; r++) {
-        float *k = m->s.k + r * m->s.ld_kv, *v = m->s.v + r * m->s.ld_kv;
-        if (l->k_bias)
-            ops->add(k, l->k_bias, heads * hd);
-        if (l->v_bias)
-            ops->add(v, l->v_bias, heads * hd);
-        if (l->k_norm)
-            norm_heads(ops, k, heads, hd, l->k_norm, m->cfg.rms_eps);
-        ops->rope(k, heads, hd, m->s.cs + r * hd, m->cfg.rope_pairing);
-        ops->kv_store(&l->kv, f->b->rows[r].slot, k, v);
+        store_kv(f, l, (uint32_t)r);
+        rotate_q(f, l, (uint32_t)r);
     }
 }
 
-/* Query heads [h0, h1) of row r: bias, norm, rotation. */
-static void turn_q(const struct fwd *f, const struct cpu_layer *l, size_t r, uint32_t h0,
-                   uint32_t h1)
+/* ---- attention ------------------------------------------------------------------------------ */
+
+static void attend(const struct fwd *f, const struct dk_par *par, const struct cpu_layer *l,
+                   const struct cpu_tile *t, uint32_t h0, uint32_t h1)
 {
     struct backend_model *m = f->m;
-    const uint32_t hd = m->cfg.head_dim;
-    float *q = m->s.q + r * m->s.ld_q + (size_t)h0 * hd;
-    if (l->q_bias)
-        m->ops->add(q, l->q_bias + (size_t)h0 * hd, (h1 - h0) * hd);
-    if (l->q_norm)
-        norm_heads(m->ops, q, h1 - h0, hd, l->q_norm, m->cfg.rms_eps);
-    m->ops->rope(q, h1 - h0, hd, m->s.cs + r * hd, m->cfg.rope_pairing);
+    m->ops->attention(&l->kv, m->s.paths + t->row0, t->row1 - t->row0, m->s.q + t->row0 * m->s.ld_q,
+                      m->s.ld_q, m->s.att + t->row0 * m->s.ld_q, m->s.ld_q, m->cfg.n_heads, h0, h1,
+                      m->scale, m->thread[par->tid].scratch);
 }
 
-/* This thread's part of all rows' query heads. */
-static void turn_queries(const struct fwd *f, const struct dk_par *par, const struct cpu_layer *l)
+/* Next of `units` jobs that nobody has; each is claimed once.  The relaxed counter orders nothing,
+ * the barriers around this stage do. */
+static uint32_t claim(const struct fwd *f, uint32_t layer)
 {
-    const uint32_t heads = f->m->cfg.n_heads;
+    return atomic_fetch_add_explicit(&f->m->s.next_unit[layer], 1, memory_order_relaxed);
+}
+
+/* Jobs are (tile, KV head), long ones (the last rows of a prompt) first. */
+static void attention_by_tiles(const struct fwd *f, const struct dk_par *par, uint32_t layer)
+{
+    const struct backend_model *m = f->m;
+    const uint32_t kv_heads = m->cfg.n_kv_heads, group = m->cfg.n_heads / kv_heads;
+    const uint32_t units = f->n_tiles * kv_heads;
+    for (uint32_t u; (u = claim(f, layer)) < units;) {
+        u = units - 1 - u;
+        uint32_t h = u % kv_heads * group;
+        attend(f, par, &m->layers[layer], &m->s.tiles[u / kv_heads], h, h + group);
+    }
+}
+
+/* Few rows with short paths: divide the query heads. */
+static void attention_by_heads(const struct fwd *f, const struct dk_par *par, uint32_t layer)
+{
+    const struct backend_model *m = f->m;
+    const uint32_t heads = m->cfg.n_heads;
     size_t a, b;
-    dk_split(par, (size_t)f->b->n_rows * heads, 1, &a, &b);
+    dk_split(par, (size_t)f->n_tiles * heads, 1, &a, &b);
     while (a < b) {
         uint32_t h0 = (uint32_t)(a % heads);
         uint32_t h1 = b - a < heads - h0 ? h0 + (uint32_t)(b - a) : heads;
-        turn_q(f, l, a / heads, h0, h1);
+        attend(f, par, &m->layers[layer], &m->s.tiles[a / heads], h0, h1);
         a += h1 - h0;
     }
 }
 
-/* Rows [r0, r1), query heads [h0, h1). */
-static void attend(const struct fwd *f, const struct dk_par *par, const struct cpu_layer *l,
-                   uint32_t r0, uint32_t r1, uint32_t h0, uint32_t h1)
-{
-    struct backend_model *m = f->m;
-    for (uint32_t r = r0; r < r1; r++)
-        turn_q(f, l, r, h0, h1);
-    m->ops->attention(&l->kv, m->s.paths + r0, r1 - r0, m->s.q + r0 * m->s.ld_q, m->s.ld_q,
-                      m->s.att + r0 * m->s.ld_q, m->s.ld_q, m->cfg.n_heads, h0, h1, m->scale,
-                      m->thread[par->tid].scratch);
-}
-
-/* Units of (tile, KV head) for this many threads: enough to balance, or an even number each. */
-static bool units_balance(uint32_t n_tiles, uint32_t kv_heads, unsigned n)
-{
-    uint32_t units = n_tiles * kv_heads;
-    return units >= 4 * n || (units % n == 0 && n_tiles == 1);
-}
-
-/*
- * Few long rows: units of (tile, chunk, KV head), whole chunks first; then every thread merges some
- * of the heads.  The queries were turned a stage before, since several threads read each.
- */
+/* Few rows with long paths: jobs are (tile, KV head, chunk of the path), merged afterwards. */
 static void attention_by_chunks(const struct fwd *f, const struct dk_par *par, uint32_t layer)
 {
     struct backend_model *m = f->m;
     const struct cpu_layer *l = &m->layers[layer];
-    const uint32_t heads = m->cfg.n_heads, kv_heads = m->cfg.n_kv_heads;
-    const uint32_t group = heads / kv_heads;
-    for (;;) {
-        uint32_t u = atomic_fetch_add_explicit(&m->s.next_unit[layer], 1, memory_order_relaxed);
-        uint32_t i = 0;
-        for (; i < f->n_tiles && u >= m->s.tiles[i].chunks * kv_heads; i++)
-            u -= m->s.tiles[i].chunks * kv_heads;
-        if (i == f->n_tiles)
+    const uint32_t heads = m->cfg.n_heads, kv_heads = m->cfg.n_kv_heads, group = heads / kv_heads;
+    const uint32_t chunks = f->n_chunks, units = f->n_tiles * kv_heads * chunks;
+    size_t a = 0, b = units;
+    /* Many jobs: each thread a stretch of them, which reads memory in order.  Few: who is ready. */
+    bool stretch = units >= 8 * par->n;
+    if (stretch)
+        dk_split(par, units, 1, &a, &b);
+    for (; a < b; a++) {
+        uint32_t u = stretch ? (uint32_t)a : claim(f, layer);
+        if (u >= units)
             break;
-        const struct cpu_tile *t = &m->s.tiles[i];
-        uint32_t c = u / kv_heads, h = u % kv_heads * group;
-        m->ops->attention_part(&l->kv, m->s.paths + t->row0, t->row1 - t->row0,
-                               m->s.q + t->row0 * m->s.ld_q, m->s.ld_q,
-                               m->s.part + t->row0 * m->s.ld_part, heads, h, h + group, c, c + 1,
-                               m->scale, m->thread[par->tid].scratch);
+        const struct cpu_tile *t = &m->s.tiles[u / chunks / kv_heads];
+        uint32_t c = u % chunks, h = u / chunks % kv_heads * group;
+        if (c * DK_ATTN_CHUNK < t->longest)
+            m->ops->attention_part(&l->kv, m->s.paths + t->row0, t->row1 - t->row0,
+                                   m->s.q + t->row0 * m->s.ld_q, m->s.ld_q, m->s.part + t->part,
+                                   heads, h, h + group, c, c + 1, m->scale,
+                                   m->thread[par->tid].scratch);
     }
     dk_barrier(par);
-    size_t a, b;
-    dk_split(par, heads, 1, &a, &b);
-    for (uint32_t i = 0; i < f->n_tiles && a < b; i++) {
-        const struct cpu_tile *t = &m->s.tiles[i];
-        m->ops->attention_merge(m->s.paths + t->row0, t->row1 - t->row0,
-                                m->s.part + t->row0 * m->s.ld_part, m->s.att + t->row0 * m->s.ld_q,
-                                m->s.ld_q, heads, m->cfg.head_dim, (uint32_t)a, (uint32_t)b);
+    dk_split(par, (size_t)f->n_tiles * heads, 1, &a, &b);
+    for (; a < b; a++) {
+        const struct cpu_tile *t = &m->s.tiles[a / heads];
+        uint32_t h = (uint32_t)(a % heads);
+        m->ops->attention_merge(m->s.paths + t->row0, t->row1 - t->row0, m->s.part + t->part,
+                                m->s.att + t->row0 * m->s.ld_q, m->s.ld_q, heads, m->cfg.head_dim,
+                                h, h + 1);
     }
 }
 
 static void attention(const struct fwd *f, const struct dk_par *par, uint32_t layer)
 {
-    struct backend_model *m = f->m;
-    const struct cpu_layer *l = &m->layers[layer];
-    const uint32_t heads = m->cfg.n_heads, kv_heads = m->cfg.n_kv_heads;
-    const uint32_t group = heads / kv_heads, units = f->n_tiles * kv_heads;
-    if (f->by_chunks) {
+    switch (f->attention) {
+    case BY_TILES:
+        attention_by_tiles(f, par, layer);
+        break;
+    case BY_HEADS:
+        attention_by_heads(f, par, layer);
+        break;
+    case BY_CHUNKS:
         attention_by_chunks(f, par, layer);
-        return;
-    }
-    if (units_balance(f->n_tiles, kv_heads, par->n)) {
-        /* Units of (tile, KV head), long ones (the last rows of a prompt) first.  Each is claimed
-         * once; the relaxed counter orders nothing, the barriers around this stage do. */
-        for (;;) {
-            uint32_t u = atomic_fetch_add_explicit(&m->s.next_unit[layer], 1, memory_order_relaxed);
-            if (u >= units)
-                break;
-            u = units - 1 - u;
-            const struct cpu_tile *t = &m->s.tiles[u / kv_heads];
-            uint32_t h = u % kv_heads;
-            attend(f, par, l, t->row0, t->row1, h * group, (h + 1) * group);
-        }
-        return;
-    }
-    /* Too few units to balance: divide the query heads of all tiles. */
-    size_t a, b;
-    dk_split(par, (size_t)f->n_tiles * heads, 1, &a, &b);
-    while (a < b) {
-        const struct cpu_tile *t = &m->s.tiles[a / heads];
-        uint32_t h0 = (uint32_t)(a % heads);
-        uint32_t h1 = b - a < heads - h0 ? h0 + (uint32_t)(b - a) : heads;
-        attend(f, par, l, t->row0, t->row1, h0, h1);
-        a += h1 - h0;
+        break;
     }
 }
+
+/* ---- a layer -------------------------------------------------------------------------------- */
 
 /* Gate, up and SiLU on this thread's own columns. */
 static void gate_up(const struct fwd *f, const struct dk_par *par, const struct cpu_layer *l,
@@ -310,9 +322,7 @@ static void run_layer(const struct fwd *f, const struct dk_par *par, uint32_t la
                            {.w = &l->v, .y = m->s.v, .ldy = m->s.ld_kv}};
     mm_group(f, par, qkv, 3, act);
     dk_barrier(par);
-    store_kv(f, par, l);
-    if (f->by_chunks)
-        turn_queries(f, par, l);
+    rotate_and_store(f, par, l);
     dk_barrier(par);
     attention(f, par, layer);
     dk_barrier(par);
@@ -373,21 +383,46 @@ static void forward_region(void *arg, const struct dk_par *par)
 /* ---- the call ------------------------------------------------------------------------------- */
 
 /* Rows that stand together and look through the same block table belong to one sequence. */
-static uint32_t make_tiles(struct backend_model *m, const struct fwd_batch *b)
+static void make_tiles(struct fwd *f)
 {
+    struct backend_model *m = f->m;
     uint32_t n = 0;
-    for (uint32_t r = 0; r < b->n_rows; r++) {
+    for (uint32_t r = 0; r < f->b->n_rows; r++) {
+        const struct dk_attn_row *path = &m->s.paths[r];
         struct cpu_tile *t = &m->s.tiles[n ? n - 1 : 0];
-        if (n && t->row1 - t->row0 < CPU_ATTN_TILE &&
-            b->rows[r].path.blocks == b->rows[t->row0].path.blocks)
-            t->row1 = r + 1;
-        else
-            m->s.tiles[n++] = (struct cpu_tile){.row0 = r, .row1 = r + 1};
-        uint32_t chunks = (b->rows[r].path.n_vis + DK_ATTN_CHUNK - 1) / DK_ATTN_CHUNK;
-        t = &m->s.tiles[n - 1];
-        t->chunks = chunks > t->chunks ? chunks : t->chunks;
+        if (n == 0 || t->row1 - t->row0 == CPU_ATTN_TILE ||
+            path->blocks != m->s.paths[t->row0].blocks) {
+            t = &m->s.tiles[n++];
+            *t = (struct cpu_tile){.row0 = r};
+        }
+        t->row1 = r + 1;
+        if (path->n_vis > t->longest)
+            t->longest = path->n_vis;
     }
-    return n;
+    f->n_tiles = n;
+}
+
+static void plan_attention(struct fwd *f)
+{
+    struct backend_model *m = f->m;
+    uint32_t units = f->n_tiles * m->cfg.n_kv_heads, longest = 0;
+    size_t part = 0;
+    for (uint32_t i = 0; i < f->n_tiles; i++)
+        if (m->s.tiles[i].longest > longest)
+            longest = m->s.tiles[i].longest;
+    f->n_chunks = (longest + DK_ATTN_CHUNK - 1) / DK_ATTN_CHUNK;
+    if (units >= 4 * m->n_threads || (units % m->n_threads == 0 && f->n_tiles == 1))
+        f->attention = BY_TILES;
+    else if (f->b->n_rows <= m->s.part_rows && f->n_chunks > 1)
+        f->attention = BY_CHUNKS;
+    else
+        f->attention = BY_HEADS;
+    for (uint32_t i = 0; f->attention == BY_CHUNKS && i < f->n_tiles; i++) {
+        struct cpu_tile *t = &m->s.tiles[i];
+        t->part = part;
+        part += (size_t)f->n_chunks * (t->row1 - t->row0) * m->cfg.n_heads *
+                DK_ATTN_PART(m->cfg.head_dim);
+    }
 }
 
 int cpu_forward(struct backend_model *m, const struct fwd_batch *b, struct error *err)
@@ -404,12 +439,8 @@ int cpu_forward(struct backend_model *m, const struct fwd_batch *b, struct error
     }
     for (uint32_t l = 0; l < m->cfg.n_layers; l++)
         atomic_store_explicit(&m->s.next_unit[l], 0, memory_order_relaxed);
-    f.n_tiles = make_tiles(m, b);
-    uint32_t chunks = 0;
-    for (uint32_t i = 0; i < f.n_tiles; i++)
-        chunks = m->s.tiles[i].chunks > chunks ? m->s.tiles[i].chunks : chunks;
-    f.by_chunks = chunks > 1 && chunks <= m->s.part_chunks && b->n_rows <= m->s.part_rows &&
-                  !units_balance(f.n_tiles, m->cfg.n_kv_heads, dk_pool_size(m->pool));
+    make_tiles(&f);
+    plan_attention(&f);
     dk_pool_run(m->pool, forward_region, &f);
     return 0;
 }

@@ -58,13 +58,13 @@ int cpu_scratch_layout(const struct model_config *cfg, const struct backend_opti
     s->paths = carve(&c, rows, sizeof(*s->paths));
     s->tiles = carve(&c, rows, sizeof(*s->tiles));
     s->head_rows = carve(&c, rows, sizeof(*s->head_rows));
-    /* max_context positions in chunks, one more for a tree's tail */
-    s->part_chunks = o->max_context / DK_ATTN_CHUNK + 2;
-    s->ld_part = (size_t)s->part_chunks * cfg->n_heads * DK_ATTN_PART(cfg->head_dim);
-    size_t fit = CPU_PART_BYTES / sizeof(float) / s->ld_part;
+    /* Partial results of attention: a path may be as long as the context. */
+    size_t part = ((size_t)o->max_context + DK_ATTN_CHUNK - 1) / DK_ATTN_CHUNK * cfg->n_heads *
+                  DK_ATTN_PART(cfg->head_dim);
+    size_t fit = CPU_PART_BYTES / sizeof(float) / part;
     fit = fit < 1 ? 1 : fit < CPU_ATTN_TILE ? fit : CPU_ATTN_TILE;
     s->part_rows = (uint32_t)(fit < rows ? fit : rows);
-    s->part = carve(&c, s->part_rows * s->ld_part, sizeof(float));
+    s->part = carve(&c, s->part_rows * part, sizeof(float));
     s->next_unit = carve(&c, cfg->n_layers, sizeof(*s->next_unit));
     size_t act_bytes = dk_act_bytes((uint32_t)rows, max_k);
     void *act_mem = carve(&c, act_bytes, 1);

@@ -312,13 +312,13 @@ static void check_tree(struct engine *e, uint32_t base, const int32_t *parent, u
     const size_t vocab = m->vocab_size, hidden = m->hidden;
     const uint32_t layers[2] = {0, m->n_layers - 1}, n_taps = m->n_layers > 1 ? 2 : 1;
     struct error err = {0};
-    uint32_t text[256], nodes[64], path[64];
-    test_tokens(seed, m->vocab_size, text, 256);
+    uint32_t text[600], nodes[64], path[64];
+    test_tokens(seed, m->vocab_size, text, 600);
     test_tokens(seed + 1, m->vocab_size, nodes, n);
     float *logits = floats(n * vocab), *taps = floats(n * 2 * hidden);
     float *one = floats(65 * vocab), *tap = floats(65 * 2 * hidden), *rest = floats(40 * vocab);
     struct seq *s = new_seq(e), *plain = NULL;
-    test_feed(e, s, text, base, 256, NULL, NULL, 0, NULL);
+    test_feed(e, s, text, base, 600, NULL, NULL, 0, NULL);
     for (uint32_t leaf = 0; leaf < n; leaf++) {
         /* Again for each leaf: a tree that was not kept leaves no trace. */
         ck_ok(engine_feed_tree(e, s, nodes, parent, n, logits, layers, n_taps, taps, &err), &err);
@@ -396,6 +396,51 @@ START_TEST(random_trees)
         check_tree(e, 1 + test_token(round, 2000, 60), parent, n, round);
     }
     engine_free(e);
+}
+END_TEST
+
+/* Few rows whose paths are long: threads share a path by chunks, by heads or by KV heads. */
+START_TEST(long_paths)
+{
+    enum { LONG = 640, FROM = 500 };
+    static const size_t chunks[] = {1, 2, 5, 17, 40};
+    struct fixture f = fixture_random(3);
+    f.n_heads = _i ? 5 : 9; /* 9: as SmolLM2, a group of 3 for each of 3 KV heads */
+    f.n_kv_heads = _i ? 1 : 3;
+    f.head_dim = 16;
+    f.n_layers = 1;
+    const char *path = _i < 2 ? fixture_write(&f) : models[_i];
+    struct engine_config c = test_engine_config();
+    c.max_context = 1024;
+    c.exact = true;
+    struct engine *e = test_engine(path, &c);
+    const uint32_t vocab = engine_model_config(e)->vocab_size;
+    static uint32_t text[LONG];
+    test_tokens(17, vocab, text, LONG);
+    float *want = floats((size_t)LONG * vocab), *got = floats((size_t)LONG * vocab);
+    struct seq *s = new_seq(e);
+    test_feed(e, s, text, LONG, LONG, want, NULL, 0, NULL);
+    engine_seq_free(e, s);
+    engine_free(e);
+    for (unsigned threads = 2; threads <= 3; threads++) {
+        c.n_threads = threads;
+        e = test_engine(path, &c);
+        s = new_seq(e);
+        test_feed(e, s, text, FROM, 512, NULL, NULL, 0, NULL);
+        for (size_t i = 0; i < sizeof(chunks) / sizeof(*chunks); i++) {
+            engine_seq_truncate(e, s, FROM);
+            test_feed(e, s, text + FROM, LONG - FROM, chunks[i], got, NULL, 0, NULL);
+            test_floats_equal("long path", got, want + (size_t)FROM * vocab,
+                              (size_t)(LONG - FROM) * vocab);
+        }
+        engine_seq_free(e, s);
+        static const int32_t parent[] = {-1, -1, 1, 1, 0, 3, 5, 2};
+        check_tree(e, 507, parent, 8, 1);
+        check_tree(e, 250, parent, 8, 1);
+        engine_free(e);
+    }
+    free(want);
+    free(got);
 }
 END_TEST
 
@@ -667,6 +712,7 @@ int main(void)
     t = test_case(s, "trees");
     tcase_add_test(t, trees);
     tcase_add_test(t, random_trees);
+    tcase_add_loop_test(t, long_paths, 0, 3);
     t = test_case(s, "errors");
     tcase_add_test(t, context_full);
     tcase_add_test(t, bad_arguments);
