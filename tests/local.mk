@@ -82,6 +82,10 @@ tests_unit_test_quant_mm_SOURCES = \
 	%D%/unit/test-quant-mm.c
 tests_unit_test_quant_mm_LDADD = $(amx_emu_libs) $(kernels_test_libs)
 
+check_PROGRAMS += %D%/unit/test-tier
+tests_unit_test_tier_SOURCES = %D%/unit/test-tier.c
+tests_unit_test_tier_LDADD = $(kernels_test_libs) -lm
+
 check_PROGRAMS += %D%/unit/test-pool
 tests_unit_test_pool_SOURCES = %D%/unit/test-pool.c
 tests_unit_test_pool_LDADD = $(kernels_test_libs)

@@ -1,12 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products with float weights: the same bits on every tier, for every number of rows and split, and
  * within the bound that follows from the type and the length. */
+#include "config.h"
+
 #include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "kernels/cpu/internal.h"
 #include "tests/unit/util.h"
+
+/* Under a sanitizer the portable loops crawl: fewer and smaller problems, the same cases. */
+#ifdef DEDIT_SANITIZED
+#define SLOW 4u
+#else
+#define SLOW 1u
+#endif
 
 static uint64_t rng_state;
 
@@ -193,7 +202,7 @@ START_TEST(rows_1_to_64)
 {
     rng_state = (uint64_t)_i + 1;
     for (uint32_t rows = 1; rows <= 64; rows++) {
-        uint32_t n = 1 + below(150), k = 1 + below(420);
+        uint32_t n = 1 + below(100 / SLOW), k = 1 + below(300 / SLOW);
         struct problem p = problem_new(types[_i], DK_LAYOUT_PANEL, n, k, rows, value);
         invariance(&p);
         problem_done(&p);
@@ -207,10 +216,12 @@ START_TEST(shapes)
         /* n, k, rows */
         {1, 1, 1},     {16, 16, 1},  {17, 16, 2},    {15, 48, 3},   {64, 576, 1},
         {63, 560, 7},  {80, 208, 8}, {33, 1536, 13}, {48, 272, 25}, {16, 193, 200},
-        {21, 255, 37}, {130, 17, 5}, {16, 80, 2100},
+        {21, 255, 37}, {130, 17, 5}, {16, 48, 2100},
     };
     rng_state = 77;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        if (SLOW > 1 && sizes[i][1] * sizes[i][2] > 10000)
+            continue;
         struct problem p =
             problem_new(types[_i], DK_LAYOUT_PANEL, sizes[i][0], sizes[i][1], sizes[i][2], value);
         invariance(&p);
@@ -222,7 +233,7 @@ END_TEST
 START_TEST(special_values)
 {
     rng_state = 5;
-    for (int i = 0; i < 60; i++) {
+    for (unsigned i = 0; i < 60 / SLOW; i++) {
         struct problem p = problem_new(types[_i], DK_LAYOUT_PANEL, 1 + below(60), 1 + below(100),
                                        1 + below(20), any_bits);
         invariance(&p);
@@ -307,8 +318,8 @@ START_TEST(amx_rows_1_to_64)
 {
     rng_state = 31;
     for (uint32_t rows = 1; rows <= 64; rows++) {
-        struct problem p = problem_new(DK_BF16, DK_LAYOUT_AMX_BF16, 1 + below(150), 1 + below(200),
-                                       rows, value);
+        struct problem p = problem_new(DK_BF16, DK_LAYOUT_AMX_BF16, 1 + below(150 / SLOW),
+                                       1 + below(200 / SLOW), rows, value);
         amx_invariance(&p);
         problem_done(&p);
     }
@@ -318,7 +329,7 @@ END_TEST
 START_TEST(amx_special_values)
 {
     rng_state = 32;
-    for (int i = 0; i < 60; i++) {
+    for (unsigned i = 0; i < 60 / SLOW; i++) {
         struct problem p =
             problem_new(DK_BF16, DK_LAYOUT_AMX_BF16, 1 + below(70), 1 + below(150), 1 + below(40),
                         i % 2 ? any_bits : tiny_value);
@@ -356,6 +367,80 @@ START_TEST(amx_error_bound)
             }
         }
         ck_assert(worst > 1e-4);
+        problem_done(&p);
+    }
+}
+END_TEST
+
+/* ---- threads ------------------------------------------------------------------------------------ */
+
+struct shared {
+    const struct dk_ops *ops;
+    const struct problem *p;
+    struct dk_act act;
+    float *y;
+    void *scratch[3];
+};
+
+/* As a step does it: rows over the members, then panels over the members, three products in a row. */
+static void product(void *arg, const struct dk_par *par)
+{
+    struct shared *s = arg;
+    const struct problem *p = s->p;
+    struct dk_mm mm = {.w = &p->w, .y = s->y, .ldy = p->n};
+    size_t a, b;
+    for (int i = 0; i < 3; i++) {
+        dk_split(par, p->rows, 1, &a, &b);
+        s->ops->act_prepare(&s->act, dk_weight_form(&p->w), p->x, p->k, (uint32_t)a, (uint32_t)b);
+        dk_barrier(par);
+        dk_split(par, p->w.n_panels, 1, &a, &b);
+        s->ops->matmul(&mm, &s->act, (uint32_t)a, (uint32_t)b, s->scratch[par->tid]);
+        dk_barrier(par);
+    }
+}
+
+static void pack_part(void *arg, const struct dk_par *par)
+{
+    struct problem *p = arg;
+    size_t a, b;
+    dk_split(par, p->w.n_panels, 1, &a, &b);
+    dk_weight_pack(p->data, p->type, p->layout, p->n, p->k, p->file, p->row_bytes, (uint32_t)a,
+                   (uint32_t)b);
+}
+
+START_TEST(threads_1_2_3)
+{
+    rng_state = (uint64_t)_i + 50;
+    for (unsigned round = 0; round < 12 / SLOW; round++) {
+        uint32_t rows = 1 + below(40), n = 1 + below(200), k = 1 + below(300 / SLOW);
+        struct problem p = problem_new(_i < 3 ? types[_i] : DK_BF16,
+                                       _i < 3 ? DK_LAYOUT_PANEL : DK_LAYOUT_AMX_BF16, n, k, rows,
+                                       value);
+        size_t count = (size_t)rows * n;
+        float *want = mem_array(count, sizeof(float)), *y = mem_array(count, sizeof(float));
+        run(dk_ops(DK_TIER_C), &p, 0, rows, 0, want, 0);
+        for (unsigned t = 1; t <= 3; t++) {
+            struct dk_pool *pool;
+            struct error err;
+            ck_ok(dk_pool_new(t, &pool, &err), &err);
+            memset(p.data, 0xff, p.w.bytes);
+            dk_pool_run(pool, pack_part, &p);
+            struct shared s = {.ops = dk_ops(round % 2 ? DK_TIER_C : dk_tier_best()), .p = &p, .y = y};
+            dk_act_init(&s.act, rows, k, mem_aligned(64, dk_act_bytes(rows, k)));
+            s.act.rows = rows;
+            s.act.k = k;
+            for (int i = 0; i < 3; i++)
+                s.scratch[i] = mem_aligned(64, DK_SCRATCH_BYTES);
+            memset(y, 0xff, count * sizeof *y);
+            dk_pool_run(pool, product, &s);
+            same_all("threads", &p, y, want);
+            for (int i = 0; i < 3; i++)
+                mem_free(s.scratch[i]);
+            mem_free(s.act.mem);
+            dk_pool_free(pool);
+        }
+        mem_free(want);
+        mem_free(y);
         problem_done(&p);
     }
 }
@@ -408,6 +493,7 @@ int main(void)
     tcase_add_loop_test(t, special_values, 0, 3);
     tcase_add_test(t, amx_rows_1_to_64);
     tcase_add_test(t, amx_special_values);
+    tcase_add_loop_test(t, threads_1_2_3, 0, 4);
     t = test_case(s, "bound");
     tcase_add_loop_test(t, error_bound, 0, 3);
     tcase_add_test(t, amx_error_bound);
