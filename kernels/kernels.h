@@ -226,8 +226,9 @@ struct dk_ops {
     void (*kv_store)(const struct dk_kv *kv, uint32_t slot, const float *k_row, const float *v_row);
     /*
      * Grouped-query attention of rows [0, n_rows) for query heads [head0, head1).  q, out: row r at
-     * + r * ld, [n_heads][head_dim]; out and q do not overlap.  Per row and head, positions p
-     * ascending in chunks of DK_ATTN_CHUNK aligned to position 0:
+     * + r * ld, [n_heads][head_dim]; out and q do not overlap.  Adjacent rows with the same blocks
+     * pointer share the loads of K and V.  Per row and head, positions p ascending in chunks of
+     * DK_ATTN_CHUNK aligned to position 0:
      *   s_p = (sum over d ascending of fma(q_d, K_pd)) * scale
      *   m = max of the chunk; e_p = exp(s_p - m); l = 16 lanes (p % 16) of sums, folded 8-4-2-1;
      *   a_d = sum over p ascending of fma(e_p, V_pd)

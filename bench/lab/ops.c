@@ -2,10 +2,11 @@
 /*
  * Laboratory: attention against reading its K and V once, and the small ops, per tier.
  *
- *   ops [attention|prefill|small] [heads kv_heads head_dim layers]      default: all, 9 3 64 30
+ *   ops [attention|prefill|small|threads] [heads kv_heads head_dim layers]   default: all, 9 3 64 30
  *
- * Every figure is a median over interleaved repetitions in this process, on one thread.  The floor
- * of an attention call is the best of two read loops over the same blocks in the same order.
+ * Every figure is a median over interleaved repetitions in this process: on one thread by its CPU
+ * time, with threads (2 and more) by the clock.  The floor of an attention call is the best of three
+ * read loops over the same blocks.
  */
 #include <immintrin.h>
 #include <stdio.h>
@@ -14,6 +15,7 @@
 #include <time.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "kernels/kernels.h"
 
 #define REPS 25
@@ -244,6 +246,107 @@ static void bench_attention(struct setup *s, enum dk_kv_type type, uint32_t posi
     setup_done(s);
 }
 
+/* ---- threads ------------------------------------------------------------------------------------ */
+
+/* One row, all layers, a barrier after each, as a model's step has it. */
+struct par_job {
+    const struct setup *s;
+    const struct dk_ops *ops; /* NULL: read */
+    struct dk_attn_row row;
+    bool by_chunks;
+    float *part;
+    char *scratch;
+};
+static void par_attention(void *arg, const struct dk_par *par)
+{
+    const struct par_job *j = arg;
+    const struct setup *s = j->s;
+    const uint32_t group = s->heads / s->kv_heads;
+    const uint32_t chunks = (j->row.n_vis + DK_ATTN_CHUNK - 1) / DK_ATTN_CHUNK;
+    void *scratch = j->scratch + par->tid * (size_t)DK_SCRATCH_BYTES;
+    size_t ld = (size_t)s->heads * s->hd, a, b;
+    float sum = 0;
+    for (uint32_t l = 0; l < s->layers; l++, dk_barrier(par)) {
+        if (!j->ops) {
+            dk_split(par, (size_t)s->n_blocks * 2, 4, &a, &b);
+            for (; a < b; a += 4) {
+                const char *p[4], *base = a < s->n_blocks ? s->kv[l].k : s->kv[l].v;
+                for (size_t k = 0; k < 4; k++)
+                    p[k] = base + s->blocks[(a + k) % s->n_blocks] * s->block_bytes;
+                sum += read_four(p, s->block_bytes);
+            }
+        } else if (!j->by_chunks) {
+            dk_split(par, s->heads, 1, &a, &b);
+            j->ops->attention(&s->kv[l], &j->row, 1, s->q, ld, s->out, ld, s->heads, (uint32_t)a,
+                              (uint32_t)b, 0.125f, scratch);
+        } else {
+            dk_split(par, (size_t)chunks * s->kv_heads, 1, &a, &b);
+            for (; a < b; a++) {
+                uint32_t c = (uint32_t)a / s->kv_heads, h = (uint32_t)a % s->kv_heads * group;
+                j->ops->attention_part(&s->kv[l], &j->row, 1, s->q, ld, j->part, s->heads, h,
+                                       h + group, c, c + 1, 0.125f, scratch);
+            }
+            dk_barrier(par);
+            dk_split(par, s->heads, 1, &a, &b);
+            j->ops->attention_merge(&j->row, 1, j->part, s->out, ld, s->heads, s->hd, (uint32_t)a,
+                                    (uint32_t)b);
+        }
+    }
+    if (sum != 0)
+        sink = sum;
+}
+static double time_pool(struct dk_pool *pool, struct par_job *j)
+{
+    uint64_t t0 = clock_now_ns();
+    dk_pool_run(pool, par_attention, j);
+    return (double)(clock_now_ns() - t0) * 1e-9;
+}
+
+static void bench_threads(struct setup *s, enum dk_kv_type type, uint32_t positions, unsigned n)
+{
+    struct error err = {0};
+    struct dk_pool *pool = NULL;
+    if (dk_pool_new(n, &pool, &err)) {
+        fprintf(stderr, "%s\n", err.msg);
+        return;
+    }
+    setup_init(s, type, positions, 1);
+    size_t chunks = (positions + DK_ATTN_CHUNK - 1) / DK_ATTN_CHUNK;
+    struct par_job j = {
+        .s = s,
+        .row = {positions, UINT32_MAX & ~15u, s->blocks, NULL},
+        .part = mem_aligned(64, chunks * s->heads * DK_ATTN_PART(s->hd) * sizeof(float)),
+        .scratch = mem_aligned(64, n * (size_t)DK_SCRATCH_BYTES),
+    };
+    double t[1 + 2 * DK_TIER_COUNT][REPS];
+    for (int i = -2; i < REPS; i++) {
+        size_t k = i < 0 ? 0 : (size_t)i;
+        j.ops = NULL;
+        t[0][k] = time_pool(pool, &j);
+        for (int tier = 1; tier < DK_TIER_COUNT; tier++)
+            for (int by = 0; by < 2; by++) {
+                j.ops = dk_ops((enum dk_tier)tier);
+                j.by_chunks = by;
+                if (j.ops)
+                    t[1 + 2 * tier + by - 2][k] = time_pool(pool, &j);
+            }
+    }
+    double floor = median(t[0], REPS);
+    printf("%-5s positions %5u threads %u  read %7.1f us (%5.1f GB/s)", dk_kv_type_name(type),
+           positions, n, floor * 1e6,
+           2.0 * s->layers * s->n_blocks * (double)s->block_bytes / floor * 1e-9);
+    for (int tier = 1; tier < DK_TIER_COUNT; tier++)
+        if (dk_ops((enum dk_tier)tier))
+            printf("  | %s by heads %5.2f x, by chunks %5.2f x", dk_tier_name((enum dk_tier)tier),
+                   median(t[2 * tier - 1], REPS) / floor, median(t[2 * tier], REPS) / floor);
+    printf("\n");
+    fflush(stdout);
+    mem_free(j.part);
+    mem_free(j.scratch);
+    setup_done(s);
+    dk_pool_free(pool);
+}
+
 /* FMA peak of one thread, for the share that prefill reaches. */
 __attribute__((target("avx2,fma"))) static double peak_avx2(void)
 {
@@ -351,6 +454,11 @@ int main(int argc, char **argv)
             bench_attention(&s, (enum dk_kv_type)type, 528, 16, true);
         }
     }
+    if (all || !strcmp(what, "threads"))
+        for (int type = 0; type < DK_KV_TYPE_COUNT; type++) {
+            bench_threads(&s, (enum dk_kv_type)type, 512, 2);
+            bench_threads(&s, (enum dk_kv_type)type, 4096, 2);
+        }
     if (all || !strcmp(what, "small"))
         for (int tier = 0; tier < DK_TIER_AMX; tier++)
             if (dk_ops((enum dk_tier)tier))
