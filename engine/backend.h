@@ -19,24 +19,24 @@ struct backend_model;
 enum backend_dtype { BACKEND_DTYPE_FILE, BACKEND_DTYPE_BF16, BACKEND_DTYPE_F32 };
 
 struct backend_options {
-    unsigned n_threads;        /* 0: CPUs of the affinity mask */
+    unsigned n_threads; /* 0: CPUs of the affinity mask */
     enum dk_tier tier;
-    bool exact;                /* true: BF16 weights never take the AMX BF16 class */
-    enum backend_dtype dtype;  /* weights converted at load (rounded: another model), or as filed */
+    bool exact;               /* true: BF16 weights never take the AMX BF16 class */
+    enum backend_dtype dtype; /* weights converted at load (rounded: another model), or as filed */
     enum dk_kv_type kv_type;
-    uint32_t n_kv_blocks;      /* of DK_KV_BLOCK positions */
-    uint32_t max_rows;         /* rows of one forward call */
-    uint32_t max_context;      /* positions; RoPE tables reach so far */
+    uint32_t n_kv_blocks; /* of DK_KV_BLOCK positions */
+    uint32_t max_rows;    /* rows of one forward call */
+    uint32_t max_context; /* positions; RoPE tables reach so far */
 };
 
 /* One row of a batch.  Rows of one sequence stand next to each other, in path order. */
 struct fwd_row {
     uint32_t token;
-    uint32_t pos;              /* RoPE position (depth along its own path) */
-    uint32_t slot;             /* where its K/V go */
-    struct dk_attn_row path;   /* what it sees, itself included */
-    float *logits;             /* vocab floats, or NULL */
-    float *taps;               /* n_taps * hidden floats, or NULL */
+    uint32_t pos;            /* RoPE position (depth along its own path) */
+    uint32_t slot;           /* where its K/V go */
+    struct dk_attn_row path; /* what it sees, itself included */
+    float *logits;           /* vocab floats, or NULL */
+    float *taps;             /* n_taps * hidden floats, or NULL */
 };
 struct fwd_batch {
     uint32_t n_rows;
@@ -46,8 +46,8 @@ struct fwd_batch {
 };
 
 struct backend_memory {
-    uint64_t weight_bytes;  /* as filed */
-    uint64_t packed_bytes;  /* copies */
+    uint64_t weight_bytes; /* as filed */
+    uint64_t packed_bytes; /* copies */
     uint64_t kv_bytes;
     uint64_t scratch_bytes;
 };
@@ -71,7 +71,12 @@ struct backend {
     int (*kv_copy)(struct backend_model *m, const uint32_t *from, const uint32_t *to, size_t n,
                    struct error *err);
     void (*describe)(const struct backend_model *m, struct backend_memory *mem,
-                     struct backend_timing *timing, const char **ret_class); /* "exact", "amx-bf16" */
+                     struct backend_timing *timing,
+                     const char **ret_class);                   /* "exact", "amx-bf16" */
     const struct dk_ops *(*ops)(const struct backend_model *m); /* for the sampler */
+    unsigned (*threads)(const struct backend_model *m);
+    /* Runs fn once on each of threads(m) host threads, the caller's included (sampling). */
+    void (*parallel)(struct backend_model *m, void (*fn)(void *arg, const struct dk_par *par),
+                     void *arg);
 };
 extern const struct backend backend_cpu;

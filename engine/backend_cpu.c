@@ -46,6 +46,17 @@ static const struct dk_ops *cpu_ops(const struct backend_model *m)
     return m->ops;
 }
 
+static unsigned cpu_threads(const struct backend_model *m)
+{
+    return m->n_threads;
+}
+
+static void cpu_parallel(struct backend_model *m, void (*fn)(void *arg, const struct dk_par *par),
+                         void *arg)
+{
+    dk_pool_run(m->pool, fn, arg);
+}
+
 const struct backend backend_cpu = {
     .name = "cpu",
     .plan = cpu_plan,
@@ -55,4 +66,6 @@ const struct backend backend_cpu = {
     .kv_copy = cpu_kv_copy,
     .describe = cpu_describe,
     .ops = cpu_ops,
+    .threads = cpu_threads,
+    .parallel = cpu_parallel,
 };

@@ -54,9 +54,12 @@ struct cpu_scratch {
     uint32_t part_rows; /* rows that it has room for, with paths as long as the context */
     float *cs;          /* RoPE: [max_rows][head_dim] cosines, then sines */
     size_t ld_x, ld_q, ld_kv, ld_f;
-    struct dk_attn_row *paths; /* [max_rows] */
-    struct cpu_tile *tiles;    /* [max_rows] */
-    uint32_t *head_rows;       /* [max_rows] rows that want logits */
+    /* Of all rows, and of those whose last layer somebody reads. */
+    struct dk_attn_row *paths[2]; /* [max_rows] */
+    struct cpu_tile *tiles[2];    /* [max_rows] */
+    uint32_t *live_rows;          /* [max_rows] rows of the batch */
+    uint32_t *head_rows;          /* [max_rows] live rows that want logits */
+    float **head_out;             /* [max_rows] where they want them */
     /* Next attention unit of each layer; claimed in any order, which changes no bits. */
     atomic_uint *next_unit;
 };

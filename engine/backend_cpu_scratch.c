@@ -55,9 +55,13 @@ int cpu_scratch_layout(const struct model_config *cfg, const struct backend_opti
     s->g = carve(&c, rows * s->ld_f, sizeof(float));
     s->u = carve(&c, rows * s->ld_f, sizeof(float));
     s->cs = carve(&c, rows * cfg->head_dim, sizeof(float));
-    s->paths = carve(&c, rows, sizeof(*s->paths));
-    s->tiles = carve(&c, rows, sizeof(*s->tiles));
+    for (int i = 0; i < 2; i++) {
+        s->paths[i] = carve(&c, rows, sizeof(*s->paths[i]));
+        s->tiles[i] = carve(&c, rows, sizeof(*s->tiles[i]));
+    }
+    s->live_rows = carve(&c, rows, sizeof(*s->live_rows));
     s->head_rows = carve(&c, rows, sizeof(*s->head_rows));
+    s->head_out = carve(&c, rows, sizeof(float *));
     /* Partial results of attention: a path may be as long as the context. */
     size_t part = ((size_t)o->max_context + DK_ATTN_CHUNK - 1) / DK_ATTN_CHUNK * cfg->n_heads *
                   DK_ATTN_PART(cfg->head_dim);

@@ -119,8 +119,11 @@ static int make_buffers(struct engine *e, struct error *err)
     e->rows = mem_calloc(e->cfg.max_num_batched_tokens, sizeof(*e->rows));
     e->entries = mem_calloc(e->cfg.max_num_seqs, sizeof(*e->entries));
     e->running = mem_calloc(e->cfg.max_num_seqs, sizeof(struct request *));
-    e->work = mem_array(vocab, sizeof(*e->work));
-    e->work_ids = mem_array(vocab, sizeof(*e->work_ids));
+    unsigned n = e->space.backend->threads(e->space.model);
+    e->n_samplers = n < e->cfg.max_num_seqs ? n : e->cfg.max_num_seqs;
+    e->cfg.n_threads = n;
+    e->work = mem_map_pages((size_t)e->n_samplers * vocab * sizeof(*e->work));
+    e->work_ids = mem_map_pages((size_t)e->n_samplers * vocab * sizeof(*e->work_ids));
     e->logits = mem_map_pages(e->logits_bytes);
     if (!e->rows || !e->entries || !e->running || !e->work || !e->work_ids || !e->logits)
         return ERR_NOMEM(err);
@@ -255,15 +258,16 @@ struct engine *engine_free(struct engine *e)
         e->space.backend->free(e->space.model);
     kv_pool_free(e->space.pool);
     tokenizer_free(e->tokenizer);
-    model_file_free(e->file);
     mem_unmap_pages(e->logits, e->logits_bytes);
     mem_free(e->rows);
     mem_free(e->entries);
     mem_free(e->running);
-    mem_free(e->work);
-    mem_free(e->work_ids);
+    size_t n = e->model ? (size_t)e->n_samplers * e->model->vocab_size : 0;
+    mem_unmap_pages(e->work, n * sizeof(*e->work));
+    mem_unmap_pages(e->work_ids, n * sizeof(*e->work_ids));
     strbuf_done(&e->text);
     strbuf_done(&e->piece);
+    model_file_free(e->file); /* e->model points into it */
     mem_free(e);
     return NULL;
 }

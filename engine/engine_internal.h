@@ -62,6 +62,10 @@ struct batch_entry {
     struct request *r;
     uint32_t row0, n_rows;
     float *logits; /* of its last row, or NULL: a prefill chunk that does not end the prompt */
+    /* The target's choice there. */
+    struct error error; /* why there is none, if code != 0 */
+    uint32_t token, n_lp;
+    struct token_logprob lp[1 + SAMPLING_MAX_LOGPROBS];
 };
 
 struct engine {
@@ -81,8 +85,10 @@ struct engine {
     float *logits;               /* [n_logits_rows][vocab] */
     size_t logits_bytes;
     uint32_t n_logits_rows;
-    float *work;        /* [vocab] */
-    uint32_t *work_ids; /* [vocab] */
+    /* The sampler's, [threads][vocab] each. */
+    float *work;
+    uint32_t *work_ids;
+    unsigned n_samplers;
 
     struct request *all;
     uint32_t n_empty; /* waiting requests with max_tokens 0 */

@@ -279,5 +279,12 @@ int engine_keep(struct engine *e, struct seq *s, const uint32_t *nodes, uint32_t
         if (i && nodes[i] <= nodes[i - 1])
             return ERR(err, INVALID, "nodes of a path ascend: %u after %u", nodes[i], nodes[i - 1]);
     }
-    return seq_keep(s, &e->space, nodes, n_nodes, err);
+    const uint32_t base = s->n_kv;
+    int r = seq_keep(s, &e->space, nodes, n_nodes, err);
+    if (r < 0)
+        return r;
+    for (uint32_t i = 0; i < n_nodes; i++)
+        s->tokens[base + i] = s->tokens[base + nodes[i]];
+    s->n_tokens = s->n_kv;
+    return 0;
 }

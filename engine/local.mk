@@ -9,8 +9,10 @@ libdedit_engine_a_SOURCES = \
 	%D%/backend.h \
 	%D%/backend_cpu.c \
 	%D%/backend_cpu.h \
+	%D%/backend_cpu_attention.c \
 	%D%/backend_cpu_forward.c \
 	%D%/backend_cpu_load.c \
+	%D%/backend_cpu_run.h \
 	%D%/backend_cpu_scratch.c \
 	%D%/chat.c \
 	%D%/chat.h \

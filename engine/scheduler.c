@@ -190,7 +190,7 @@ static int reserve_rows(struct engine *e, struct request *r, struct error *err)
 }
 
 /* Fills e->rows and e->entries; returns the number of entries, negative when the backend failed. */
-static int form_batch(struct engine *e, uint32_t *ret_rows, struct error *err)
+static int form_batch(struct engine *e, uint32_t *ret_rows, uint32_t *ret_logits, struct error *err)
 {
     const size_t vocab = e->model->vocab_size;
     uint32_t n = 0, n_rows = 0, n_logits = 0;
@@ -204,7 +204,10 @@ static int form_batch(struct engine *e, uint32_t *ret_rows, struct error *err)
         if (r->planned == 0)
             continue;
         struct batch_entry *b = &e->entries[n++];
-        *b = (struct batch_entry){.r = r, .row0 = n_rows, .n_rows = r->planned};
+        b->r = r;
+        b->row0 = n_rows;
+        b->n_rows = r->planned;
+        b->logits = NULL;
         seq_rows(&r->seq, r->seq.n_kv, r->planned, e->rows + n_rows);
         n_rows += r->planned;
         if (r->planned == to_feed(r)) {
@@ -213,30 +216,63 @@ static int form_batch(struct engine *e, uint32_t *ret_rows, struct error *err)
         }
     }
     *ret_rows = n_rows;
+    *ret_logits = n_logits;
     return (int)n;
 }
 
 /* ---- results ---------------------------------------------------------------------------------- */
 
-/* The target's choice after the last row of r, committed. */
-static void finish_round(struct engine *e, struct request *r, const float *logits)
+struct sampling {
+    struct engine *e;
+    uint32_t n;
+};
+
+/* The choices of every n-th entry: each is a function of its own request alone. */
+static void sample_some(void *arg, const struct dk_par *par)
 {
-    struct token_logprob lp[1 + SAMPLING_MAX_LOGPROBS];
-    struct error err = {0};
-    uint32_t id, n_lp = 0;
-    bool want = r->n_logprobs >= 0;
+    const struct sampling *w = arg;
+    struct engine *e = w->e;
+    const size_t vocab = e->model->vocab_size;
+    if (par->tid >= e->n_samplers)
+        return;
+    unsigned step = par->n < e->n_samplers ? par->n : e->n_samplers;
+    for (uint32_t i = par->tid; i < w->n; i += step) {
+        struct batch_entry *b = &e->entries[i];
+        if (!b->logits)
+            continue;
+        b->error.code = 0;
+        b->n_lp = 0;
+        int r =
+            sampler_choose(b->r->sampler, e->ops, b->logits, b->r->seq.n_tokens,
+                           e->work + par->tid * vocab, e->work_ids + par->tid * vocab, &b->token,
+                           b->r->n_logprobs >= 0 ? b->lp : NULL, &b->n_lp, &b->error);
+        if (r < 0 && b->error.code == 0)
+            (void)ERR_NOMEM(&b->error);
+    }
+}
+
+static void sample_all(struct engine *e, uint32_t n, uint32_t n_logits)
+{
+    struct sampling w = {e, n};
+    struct dk_par alone = {.n = 1};
+    if (n_logits > 1)
+        e->space.backend->parallel(e->space.model, sample_some, &w);
+    else
+        sample_some(&w, &alone);
+}
+
+/* The target's choice after the last row of a request, committed. */
+static void finish_round(struct engine *e, struct batch_entry *b)
+{
+    struct request *r = b->r;
     if (r->usage.completion_tokens == 0)
         r->usage.prefill_ns = clock_now_ns() - r->t_submit;
     commit_begin(e);
-    int n = sampler_choose(r->sampler, e->ops, logits, r->seq.n_tokens, e->work, e->work_ids, &id,
-                           want ? lp : NULL, &n_lp, &err);
-    if (n == DEDIT_E_NUMERIC)
+    if (b->error.code == DEDIT_E_NUMERIC)
         seq_withdraw(&r->seq, e->space.pool);
-    if (n == 0)
-        n = commit_token(r, id, 0, lp, want ? n_lp : 0);
-    if (n < 0 && err.code == 0)
-        (void)ERR_NOMEM(&err);
-    commit_end(r, n < 0 ? &err : NULL);
+    if (b->error.code == 0 && commit_token(r, b->token, 0, b->lp, b->n_lp) < 0)
+        (void)ERR_NOMEM(&b->error);
+    commit_end(r, b->error.code ? &b->error : NULL);
 }
 
 static void fail_running(struct engine *e, const struct error *err)
@@ -253,8 +289,8 @@ int engine_step(struct engine *e, struct error *err)
     dk_thread_init();
     finish_empty(e);
     admit(e);
-    uint32_t n_rows = 0;
-    int n = form_batch(e, &n_rows, err);
+    uint32_t n_rows = 0, n_logits = 0;
+    int n = form_batch(e, &n_rows, &n_logits, err);
     if (n == 0)
         return 0;
     if (n > 0) {
@@ -274,8 +310,9 @@ int engine_step(struct engine *e, struct error *err)
         if (e->cfg.enable_prefix_caching)
             seq_publish(&r->seq, e->space.pool);
     }
+    sample_all(e, (uint32_t)n, n_logits);
     for (int i = 0; i < n; i++) /* a callback may have ended any of those still to come */
         if (e->entries[i].logits && e->entries[i].r->state == REQUEST_RUNNING)
-            finish_round(e, e->entries[i].r, e->entries[i].logits);
+            finish_round(e, &e->entries[i]);
     return e->n_running || e->n_waiting;
 }

@@ -291,13 +291,12 @@ int seq_keep(struct seq *s, const struct seq_space *sp, const uint32_t *nodes, u
         for (; m < DK_KV_BLOCK && done < n; m++, done++) {
             from[m] = seq_slot(s, base + nodes[done]);
             to[m] = seq_slot(s, base + done);
-            s->tokens[base + done] = s->tokens[base + nodes[done]];
         }
         int r = sp->backend->kv_copy(sp->model, from, to, m, err);
         if (r < 0)
             return r;
     }
-    s->n_tokens = s->n_kv = base + n;
-    seq_truncate(s, sp->pool, base + n);
+    s->n_kv = base + n;
+    drop_blocks(s, sp->pool, blocks_for(s->n_kv));
     return 0;
 }

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One forward call of the CPU backend, as its threads see it. */
+#pragma once
+
+#include "engine/backend_cpu.h"
+
+/* How threads divide attention: (tile, KV head) jobs; query heads, for few rows; chunks of the path
+ * too, for few rows with long paths. */
+enum cpu_attention_plan { CPU_BY_TILES, CPU_BY_HEADS, CPU_BY_CHUNKS };
+
+/* The rows of a stage: row i of x and q, and which row of the batch that is. */
+struct cpu_rows {
+    uint32_t n;
+    const uint32_t *index; /* NULL: row i is row i */
+    struct dk_attn_row *paths;
+    struct cpu_tile *tiles;
+    uint32_t n_tiles, n_chunks; /* chunks of the longest path */
+    enum cpu_attention_plan plan;
+};
+
+struct fwd {
+    struct backend_model *m;
+    const struct fwd_batch *b;
+    struct cpu_rows all;
+    struct cpu_rows live; /* whose last layer somebody reads */
+    uint32_t n_head;      /* rows with logits: s.head_rows of the live ones, into s.head_out */
+};
+
+/* backend_cpu_attention.c */
+void cpu_plan_attention(const struct backend_model *m, struct cpu_rows *rows);
+/* Biases, norms, rotations, and K/V into the pool, of all rows. */
+void cpu_rotate_and_store(const struct fwd *f, const struct dk_par *par, const struct cpu_layer *l);
+/* q to att.  Contains a barrier when paths are cut into chunks. */
+void cpu_attention(const struct fwd *f, const struct dk_par *par, const struct cpu_rows *rows,
+                   uint32_t layer);
