@@ -34,10 +34,12 @@ int added_add(struct added *a, const struct added_token *t, const char *text, si
     }
     struct added_token *n = &a->tokens[a->n];
     *n = *t;
-    n->text = mem_strndup(text, len);
+    n->text = mem_alloc(len + 1); /* NULs inside are possible */
     n->len = len;
     if (!n->text)
         return DEDIT_E_NOMEM;
+    memcpy(n->text, text, len);
+    n->text[len] = '\0';
     a->n++;
     return 0;
 }
