@@ -67,14 +67,10 @@ bool tokenizer_is_special(const struct tokenizer *t, uint32_t id)
 
 bool tokenizer_find_added(const struct tokenizer *t, const char *text, size_t len, uint32_t *ret)
 {
-    for (size_t i = 0; i < t->added.n; i++) {
-        uint32_t id = t->added.tokens[i].id;
-        if (t->vocab.len[id] == len && !memcmp(t->vocab.bytes.s + t->vocab.off[id], text, len)) {
-            *ret = id;
-            return true;
-        }
-    }
-    return false;
+    const struct added_token *a = added_find_text(&t->added, text, len);
+    if (a)
+        *ret = a->id;
+    return a != NULL;
 }
 
 bool tokenizer_bos(const struct tokenizer *t, uint32_t *ret_id)
@@ -98,13 +94,12 @@ int tokenizer_make_special(struct tokenizer *t, uint32_t id)
     uint8_t *flags = &t->vocab.flags[id];
     if (*flags & TOKEN_SPECIAL)
         return 0;
-    bool known = *flags & TOKEN_ADDED;
     *flags |= TOKEN_ADDED | TOKEN_SPECIAL;
-    for (size_t i = 0; known && i < t->added.n; i++)
-        if (t->added.tokens[i].id == id)
-            t->added.tokens[i].special = true;
-    if (known)
+    struct added_token *known = added_find_id(&t->added, id);
+    if (known) {
+        known->special = true;
         return 0;
+    }
     return added_add(&t->added, &(struct added_token){.id = id, .special = true},
                      t->vocab.bytes.s + t->vocab.off[id], t->vocab.len[id]);
 }

@@ -14,16 +14,47 @@
 
 void added_done(struct added *a)
 {
-    for (size_t i = 0; i < a->n; i++)
+    for (size_t i = 0; i < a->n; i++) {
         mem_free(a->tokens[i].text);
+        mem_free(a->tokens[i].nfc);
+    }
     mem_free(a->tokens);
     mem_free(a->raw.nodes);
     mem_free(a->normalized.nodes);
+    u64map_done(&a->by_id);
+    u64map_done(&a->by_text);
     *a = (struct added){0};
+}
+
+struct added_token *added_find_id(const struct added *a, uint32_t id)
+{
+    uint64_t i;
+    return u64map_get(&a->by_id, id, &i) ? &a->tokens[i] : NULL;
+}
+
+/* Texts with one hash are told apart by the next seed; *ret_key is where this text belongs. */
+static struct added_token *find_text(const struct added *a, const char *text, size_t len,
+                                     uint64_t *ret_key)
+{
+    for (uint64_t seed = 0;; seed++) {
+        uint64_t i;
+        *ret_key = hash_bytes(text, len, seed);
+        if (!u64map_get(&a->by_text, *ret_key, &i))
+            return NULL;
+        if (a->tokens[i].len == len && !memcmp(a->tokens[i].text, text, len))
+            return &a->tokens[i];
+    }
+}
+
+struct added_token *added_find_text(const struct added *a, const char *text, size_t len)
+{
+    uint64_t key;
+    return find_text(a, text, len, &key);
 }
 
 int added_add(struct added *a, const struct added_token *t, const char *text, size_t len)
 {
+    uint64_t key;
     if (a->n == a->cap) {
         size_t cap = a->cap ? a->cap * 2 : 64;
         struct added_token *p = mem_realloc_array(a->tokens, cap, sizeof(*p));
@@ -40,7 +71,11 @@ int added_add(struct added *a, const struct added_token *t, const char *text, si
         return DEDIT_E_NOMEM;
     memcpy(n->text, text, len);
     n->text[len] = '\0';
-    a->n++;
+    size_t at = a->n++; /* from here on added_done() frees it */
+    /* Of equal texts (GGUF files may have them) the first is found. */
+    if (u64map_put(&a->by_id, t->id, at) < 0 ||
+        (!find_text(a, text, len, &key) && u64map_put(&a->by_text, key, at) < 0))
+        return DEDIT_E_NOMEM;
     return 0;
 }
 
@@ -98,12 +133,12 @@ int added_build(struct added *a, bool nfc)
             int r = nfc_append(t->text, t->len, NULL, &text, NULL);
             if (r < 0)
                 return r;
-            mem_free(t->text);
-            t->text = TAKE_PTR(text.s);
-            t->len = text.len;
+            t->nfc = TAKE_PTR(text.s);
+            t->nfc_len = text.len;
         }
         a->any_normalized |= t->normalized;
-        int r = trie_add(t->normalized ? &a->normalized : &a->raw, t->text, t->len, (uint32_t)i);
+        int r = trie_add(t->normalized ? &a->normalized : &a->raw, t->nfc ? t->nfc : t->text,
+                         t->nfc ? t->nfc_len : t->len, (uint32_t)i);
         if (r < 0)
             return r;
     }

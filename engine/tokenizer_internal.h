@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/strbuf.h"
 #include "engine/tokenizer.h"
 
@@ -145,8 +146,10 @@ pcre2_match_context *regex_match_context(size_t n); /* with limits for a text of
 
 struct added_token {
     uint32_t id;
-    char *text; /* what is searched for: in NFC when normalized and the model normalises */
+    char *text;
     size_t len;
+    char *nfc; /* what is searched for instead: in NFC when normalized and the model normalises */
+    size_t nfc_len;
     bool single_word, lstrip, rstrip, normalized, special;
 };
 
@@ -167,12 +170,16 @@ struct trie {
 struct added {
     struct added_token *tokens;
     size_t n, cap;
-    struct trie raw, normalized; /* searched before and after NFC */
+    struct u64map by_id, by_text; /* to index; text by hash */
+    struct trie raw, normalized;  /* searched before and after NFC */
     bool any_normalized;
 };
 void added_done(struct added *a);
 /* Copies *t and its text.  An empty text is kept out of the search, as the reference does. */
 int added_add(struct added *a, const struct added_token *t, const char *text, size_t len);
+/* NULL when there is none. */
+struct added_token *added_find_id(const struct added *a, uint32_t id);
+struct added_token *added_find_text(const struct added *a, const char *text, size_t len);
 int added_build(struct added *a, bool nfc); /* once all are there */
 
 /* May added tokens be recognised at a byte of the text? */

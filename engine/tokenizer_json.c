@@ -49,17 +49,16 @@ static int add_added(struct tokenizer *t, const struct js_obj *o, const struct a
     if (len > ADDED_MAX_BYTES)
         return ERR(err, LIMIT, "%s: \"%scontent\" of id %" PRIu32 " has %zu bytes, more than %d",
                    o->file, o->path, a->id, len, ADDED_MAX_BYTES);
-    for (size_t i = 0; i < t->added.n; i++) {
-        const struct added_token *b = &t->added.tokens[i];
-        bool same = b->len == len && !memcmp(b->text, text, len);
-        if (b->id == a->id && same)
-            return 0;
-        if (b->id == a->id || same)
-            return ERR(err, FORMAT,
-                       "%s: \"%scontent\": \"%s\" (id %" PRIu32 ") clashes with \"%s\" (id %" PRIu32
-                       ")",
-                       o->file, o->path, text, a->id, b->text, b->id);
-    }
+    const struct added_token *same_id = added_find_id(&t->added, a->id);
+    const struct added_token *same_text = added_find_text(&t->added, text, len);
+    if (same_id && same_id == same_text)
+        return 0;
+    const struct added_token *b = same_id ? same_id : same_text;
+    if (b)
+        return ERR(err, FORMAT,
+                   "%s: \"%scontent\": \"%s\" (id %" PRIu32 ") clashes with \"%s\" (id %" PRIu32
+                   ")",
+                   o->file, o->path, text, a->id, b->text, b->id);
     return added_add(&t->added, a, text, len) < 0 ? ERR_NOMEM(err) : 0;
 }
 
@@ -76,8 +75,6 @@ static int read_added_token(struct tokenizer *t, const struct js_obj *o, uint32_
     return add_added(t, o, &a, text, strlen(text), err);
 }
 
-#define MAX_ADDED 65536 /* each is compared with the others */
-
 static int read_added_tokens(struct tokenizer *t, const struct js_obj *root, struct error *err)
 {
     json_t *list = NULL, *v;
@@ -85,9 +82,6 @@ static int read_added_tokens(struct tokenizer *t, const struct js_obj *root, str
     int r = js_array(root, "added_tokens", &list, err);
     if (r != 0)
         return r < 0 ? r : 0;
-    if (json_array_size(list) > MAX_ADDED)
-        return ERR(err, LIMIT, "%s: \"added_tokens\" has %zu entries, more than %d", root->file,
-                   json_array_size(list), MAX_ADDED);
     json_array_foreach(list, i, v)
     {
         struct js_obj o = js_root(v, root->file);
@@ -114,9 +108,6 @@ static int read_added_decoder(struct tokenizer *t, const struct js_obj *config, 
     int r = js_object(config, "added_tokens_decoder", &map, err);
     if (r != 0)
         return r < 0 ? r : 0;
-    if (json_object_size(map.o) > MAX_ADDED)
-        return ERR(err, LIMIT, "%s: \"added_tokens_decoder\" has %zu entries, more than %d",
-                   config->file, json_object_size(map.o), MAX_ADDED);
     json_object_foreach(map.o, key, v)
     {
         uint32_t id;
