@@ -41,21 +41,21 @@ libdedit_kernels_a_SOURCES = \
 	%D%/pool.c \
 	%D%/weight.c
 
-libdedit_kernels_avx2_a_CFLAGS = $(AM_CFLAGS) $(AVX2_CFLAGS)
+libdedit_kernels_avx2_a_CFLAGS = $(DEDIT_CFLAGS) $(DEDIT_WARN_CFLAGS) $(AVX2_CFLAGS)
 libdedit_kernels_avx2_a_SOURCES = \
 	%D%/cpu/act-quant/avx2.c \
 	%D%/cpu/matmul-quant/avx2.c \
 	%D%/cpu/quant/avx2.h \
 	%D%/cpu/matmul/avx2.c
 
-libdedit_kernels_avx512_a_CFLAGS = $(AM_CFLAGS) $(AVX512_CFLAGS)
+libdedit_kernels_avx512_a_CFLAGS = $(DEDIT_CFLAGS) $(DEDIT_WARN_CFLAGS) $(AVX512_CFLAGS)
 libdedit_kernels_avx512_a_SOURCES = \
 	%D%/cpu/act-quant/avx512.c \
 	%D%/cpu/matmul-quant/avx512.c \
 	%D%/cpu/matmul/avx512.c \
 	%D%/cpu/quant/avx512.h
 
-libdedit_kernels_amx_a_CFLAGS = $(AM_CFLAGS) $(AMX_CFLAGS)
+libdedit_kernels_amx_a_CFLAGS = $(DEDIT_CFLAGS) $(DEDIT_WARN_CFLAGS) $(AMX_CFLAGS)
 libdedit_kernels_amx_a_SOURCES = \
 	%D%/cpu/matmul-quant/amx.c \
 	%D%/cpu/amx.h \
