@@ -194,7 +194,8 @@ script_tests = \
 	%D%/integration/options.sh \
 	%D%/integration/packages.sh \
 	%D%/integration/same-bytes.sh \
-	%D%/integration/step.sh
+	%D%/integration/step.sh \
+	%D%/integration/verdict.sh
 EXTRA_DIST += %D%/integration/golden.sh %D%/integration/lib.sh \
 	%D%/integration/dedit_py.py %D%/integration/test_daemon.py
 EXTRA_DIST += $(lint_tests) %D%/lint/lint.sh %D%/lint/code.awk $(script_tests)
