@@ -50,6 +50,7 @@ libdedit_kernels_avx2_a_SOURCES = \
 
 libdedit_kernels_avx512_a_CFLAGS = $(DEDIT_CFLAGS) $(DEDIT_WARN_CFLAGS) $(AVX512_CFLAGS)
 libdedit_kernels_avx512_a_SOURCES = \
+	%D%/cpu/act/avx512.c \
 	%D%/cpu/act-quant/avx512.c \
 	%D%/cpu/matmul-quant/avx512.c \
 	%D%/cpu/matmul/avx512.c \
