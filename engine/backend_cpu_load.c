@@ -212,7 +212,7 @@ static void pack_converted(const struct pack_task *task, char *staging, uint32_t
     const struct dk_weight *w = task->w;
     uint32_t row0 = panel * 16, n = w->n - row0 < 16 ? w->n - row0 : 16;
     size_t row_bytes = (size_t)w->k * (w->type == DK_F32 ? 4 : 2);
-    float *row = (float *)staging;
+    float *row = (void *)staging; /* the allocator aligned it */
     char *rows = staging + (size_t)w->k * sizeof(float);
     for (uint32_t r = 0; r < n; r++) {
         cpu_file_row(task->t, row0 + r, w->k, row);
@@ -259,7 +259,7 @@ static int take_vector(const struct model_file *f, const struct model_tensor *t,
     *ret = NULL;
     if (!t)
         return 0;
-    float *v = (float *)*at;
+    float *v = (void *)*at; /* whole lines */
     size_t bytes = (size_t)t->dims[0] * sizeof(float), padded;
     cpu_file_row(t, 0, (uint32_t)t->dims[0], v);
     if (!size_round_up(bytes, ALIGN, &padded))
@@ -273,7 +273,7 @@ static int load_vectors(struct backend_model *m)
 {
     const struct model_file *f = m->file;
     char *at = m->vectors;
-    m->inv_freq = (float *)at;
+    m->inv_freq = m->vectors;
     rope_inv_freq(&m->cfg, m->inv_freq);
     at += ((size_t)m->cfg.head_dim / 2 * sizeof(float) + ALIGN - 1) / ALIGN * ALIGN;
     int r = take_vector(f, model_file_tensor(f, MT_FINAL_NORM, 0), &at, &m->final_norm);
