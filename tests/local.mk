@@ -66,6 +66,9 @@ tests_unit_test_engine_random_LDADD = $(engine_test_libs) -lm
 check_PROGRAMS += %D%/unit/test-engine-request
 tests_unit_test_engine_request_SOURCES = %D%/unit/test-engine-request.c $(engine_fixtures)
 tests_unit_test_engine_request_LDADD = $(engine_test_libs) -lm
+check_PROGRAMS += %D%/unit/test-engine-schedule
+tests_unit_test_engine_schedule_SOURCES = %D%/unit/test-engine-schedule.c $(engine_fixtures)
+tests_unit_test_engine_schedule_LDADD = $(engine_test_libs) -lm
 
 check_PROGRAMS += %D%/unit/test-kv
 tests_unit_test_kv_SOURCES = %D%/unit/test-kv.c
