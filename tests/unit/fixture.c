@@ -184,7 +184,7 @@ static void begin(struct writer *w, uint32_t n, uint32_t k, size_t bytes, const 
     (void)fprintf(w->header_file, "],\"data_offsets\":[%zu,%zu]}", w->len, w->len + bytes);
 }
 
-enum fill { FILL_NOISE, FILL_ZERO, FILL_IDENTITY, FILL_NORM, FILL_SCRIPT };
+enum fill { FILL_NOISE, FILL_EMBED, FILL_ZERO, FILL_IDENTITY, FILL_NORM, FILL_SCRIPT };
 
 static void tensor(struct writer *w, enum fill fill, float scale, uint32_t n, uint32_t k,
                    const char *name, uint32_t layer)
@@ -199,6 +199,9 @@ static void tensor(struct writer *w, enum fill fill, float scale, uint32_t n, ui
             switch (fill) {
             case FILL_NOISE:
                 put(w, scale * noise(w));
+                break;
+            case FILL_EMBED:
+                put(w, w->f->poison && i == FIXTURE_POISON ? NAN : noise(w));
                 break;
             case FILL_ZERO:
                 put(w, 0.0f);
@@ -247,7 +250,7 @@ static void write_weights(const struct fixture *f, const char *dir)
     w.header_file = open_memstream(&w.header, &w.header_len);
     need(w.header_file != NULL, "memory");
     (void)fputs("{", w.header_file);
-    tensor(&w, f->logit ? FILL_IDENTITY : FILL_NOISE, 1.0f, f->vocab, f->hidden,
+    tensor(&w, f->logit ? FILL_IDENTITY : FILL_EMBED, 1.0f, f->vocab, f->hidden,
            "model.embed_tokens.weight", UINT32_MAX);
     for (uint32_t l = 0; l < f->n_layers; l++)
         layer_tensors(&w, l);

@@ -10,8 +10,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define FIXTURE_EOS   258u
-#define FIXTURE_VOCAB 512u
+#define FIXTURE_EOS    258u
+#define FIXTURE_VOCAB  512u
+#define FIXTURE_POISON 77u
 
 enum fixture_family { FIXTURE_LLAMA, FIXTURE_QWEN2, FIXTURE_QWEN3 };
 enum fixture_dtype { FIXTURE_F32, FIXTURE_BF16, FIXTURE_F16 };
@@ -21,6 +22,7 @@ struct fixture {
     enum fixture_dtype dtype;
     uint32_t n_layers, hidden, n_heads, n_kv_heads, head_dim, ffn, vocab, max_position;
     bool tied;
+    bool poison; /* the embedding of token FIXTURE_POISON is NaN, and with it all that follows */
     uint64_t seed;
     /* Logit of token y after token x, hidden = vocab: a scripted model.  NULL: random weights. */
     float (*logit)(const void *arg, uint32_t x, uint32_t y);

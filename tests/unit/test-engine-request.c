@@ -407,6 +407,55 @@ START_TEST(nan_logits) /* SMP-04 (a)-(c) */
 }
 END_TEST
 
+/* Blocks full of NaN go back to the pool; whoever gets them next, and whoever shares a batch with the
+ * NaN, computes as if nothing had been. */
+START_TEST(poisoned_blocks)
+{
+    struct fixture f = fixture_random(31);
+    f.poison = true;
+    const char *path = fixture_write(&f);
+    for (int kv = 0; kv < DK_KV_TYPE_COUNT; kv++) {
+        struct engine_config cfg = test_engine_config();
+        cfg.n_kv_blocks = 8;
+        cfg.kv_type = (enum dk_kv_type)kv;
+        uint32_t bad[128], prompt[50];
+        for (int i = 0; i < 128; i++)
+            bad[i] = FIXTURE_POISON;
+        for (uint32_t i = 0; i < 50; i++)
+            prompt[i] = 100 + test_token(1, i, 400);
+        struct test_request want = {0}, beside = {0}, after = {0}, t = {0};
+        struct error err = {0};
+        struct engine_request q = test_request_init(prompt, 50, 20),
+                              p = test_request_init(bad, 127, 1);
+        q.sampling.ignore_eos = true;
+        q.sampling.logprobs = 0;
+        struct engine *e = test_engine(path, &cfg);
+        test_generate(e, &q, &want);
+        ck_assert_uint_eq(want.ids.len, 20);
+        engine_free(e);
+        cfg.enable_prefix_caching = false; /* each computes for itself */
+        e = test_engine(path, &cfg);
+        test_generate(e, &p, &t); /* every position of the pool */
+        ck_assert_int_eq(t.error, DEDIT_E_NUMERIC);
+        test_request_done(&t);
+        test_generate(e, &q, &after);
+        test_same_output(&after, &want, "in poisoned blocks");
+        t = (struct test_request){0};
+        p.n_prompt = 37;
+        ck_ok(test_submit(e, &q, &beside, &err), &err);
+        ck_ok(test_submit(e, &p, &t, &err), &err);
+        test_run(e, NULL, 0);
+        ck_assert_int_eq(t.error, DEDIT_E_NUMERIC);
+        test_same_output(&beside, &want, "beside a poisoned one");
+        test_request_done(&t);
+        test_request_done(&want);
+        test_request_done(&beside);
+        test_request_done(&after);
+        engine_free(e);
+    }
+}
+END_TEST
+
 START_TEST(bad_requests) /* SMP-05, what the engine itself looks at */
 {
     struct engine_config cfg = test_engine_config();
@@ -485,6 +534,7 @@ int main(void)
     tcase_add_test(t, cut_characters);
     tcase_add_test(t, logprobs);
     tcase_add_test(t, nan_logits);
+    tcase_add_test(t, poisoned_blocks);
     tcase_add_test(t, bad_requests);
     tcase_add_test(t, seeds);
     return test_main(s);
