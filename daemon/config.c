@@ -212,7 +212,7 @@ int config_read_text(struct config *c, const char *path, const char *text, size_
         return e;
     int line = ini_parse_string(text, on_key, &r);
     if (r.failed)
-        return error_prefix(err, r.failed, "%s:%d: ", path, line);
+        return error_prefix(err, r.failed, "%s:%d", path, line);
     if (line > 0)
         return ERR(err, FORMAT, "%s:%d: neither [section] nor key = value", path, line);
     if (line < 0)
@@ -376,7 +376,7 @@ static int read_flags(struct config *c, int argc, char **argv, bool values, cons
             size_t i = (size_t)(v - FLAG_OPTION);
             r = value_set(&daemon_options[i], c, optarg, err);
             if (r < 0)
-                return error_prefix(err, r, "--");
+                return error_prefix(err, r, "command line");
             if (set_origin(c, i, "flag") < 0)
                 r = ERR_NOMEM(err);
         }
@@ -392,10 +392,13 @@ static int standard_model_dir(struct config *c)
 {
     _cleanup_strbuf_ struct strbuf b = {0};
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const char *state = getenv("STATE_DIRECTORY"); /* systemd's: folders, separated by colons */
     int r = 0;
     if (c->model_dir)
         return 0;
-    if (geteuid() != 0 && cache && *cache)
+    if (state && *state)
+        r = strbuf_addf(&b, "%.*s/models", (int)strcspn(state, ":"), state);
+    else if (geteuid() != 0 && cache && *cache)
         r = strbuf_addf(&b, "%s/dedit/models", cache);
     else if (geteuid() != 0 && home && *home)
         r = strbuf_addf(&b, "%s/.cache/dedit/models", home);

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/parse.h"
 
 /* One id a topic: the catalog explains what the topic's warnings and errors mean. */
 static const struct {
@@ -82,10 +83,16 @@ static void to_stderr(void *arg, enum log_level level, const char *topic, const 
 static bool stderr_is_journal(void)
 {
     const char *v = getenv("JOURNAL_STREAM");
-    unsigned long long dev, ino;
+    const char *colon = v ? strchr(v, ':') : NULL;
+    char device[24];
+    uint64_t dev, ino;
     struct stat st;
-    return v && sscanf(v, "%llu:%llu", &dev, &ino) == 2 && fstat(STDERR_FILENO, &st) == 0 &&
-           st.st_dev == dev && st.st_ino == ino;
+    if (!colon || (size_t)(colon - v) >= sizeof device)
+        return false;
+    memcpy(device, v, (size_t)(colon - v));
+    device[colon - v] = 0;
+    return parse_u64(device, &dev) == 0 && parse_u64(colon + 1, &ino) == 0 &&
+           fstat(STDERR_FILENO, &st) == 0 && st.st_dev == dev && st.st_ino == ino;
 }
 
 void journal_init(void)

@@ -110,7 +110,7 @@ static int check_start(const struct server *s, bool *ret_settled, struct error *
             *ret_settled = false;
         if (m->state == MODEL_FAILED) {
             *err = m->error;
-            return error_prefix(err, err->code, "model %s: ", m->name);
+            return error_prefix(err, err->code, "model %s", m->name);
         }
     }
     return 0;

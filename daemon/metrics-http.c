@@ -75,10 +75,12 @@ static int refuse(struct fetch *f, const char *status)
 static int respond(struct fetch *f)
 {
     _cleanup_strbuf_ struct strbuf text = {0};
-    char method[8], target[64], version[16];
-    f->head[f->n < MAX_REQUEST ? f->n : MAX_REQUEST - 1] = 0;
-    if (sscanf(f->head, "%7[A-Z] %63[!-~] %15[!-~]", method, target, version) != 3 ||
-        strncmp(version, "HTTP/1.", 7) != 0)
+    char *save = NULL;
+    char *line = strtok_r(f->head, "\r\n", &save);
+    char *method = line ? strtok_r(line, " ", &save) : NULL;
+    const char *target = method ? strtok_r(NULL, " ", &save) : NULL;
+    const char *version = target ? strtok_r(NULL, " ", &save) : NULL;
+    if (!version || strncmp(version, "HTTP/1.", 7) != 0 || strtok_r(NULL, " ", &save))
         return refuse(f, "400 Bad Request");
     if (strcmp(method, "GET") != 0)
         return refuse(f, "405 Method Not Allowed");

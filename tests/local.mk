@@ -196,6 +196,7 @@ script_tests = \
 	%D%/integration/golden-text.sh \
 	%D%/integration/options.sh \
 	%D%/integration/packages.sh \
+	%D%/integration/systemd.sh \
 	%D%/integration/same-bytes.sh \
 	%D%/integration/step.sh \
 	%D%/integration/verdict.sh

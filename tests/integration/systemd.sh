@@ -49,10 +49,12 @@ done
 install_it() { make -C "$build" install DESTDIR="$root" prefix=/usr sysconfdir=/etc; }
 ok 'make install into the system' install_it
 chroot "$root" ldconfig
-mkdir -p "$root/var/lib/dedit/models" "$root/etc/dedit"
+# Where the program looks depends on how it was configured.
+conf=$("$build/daemon/dedit-d" --help | sed -n 's/.*configuration (\([^ ]*\) and.*/\1/p')
+mkdir -p "$root/var/lib/dedit/models" "$root${conf%/*}"
 cp -r "$golden/models/a_llama_tied" "$golden/models/c_qwen2" "$root/var/lib/dedit/models/"
 sed -i 's|/usr/local/sbin|/usr/sbin|; s|@sbindir@|/usr/sbin|' "$root"/usr/lib/systemd/system/dedit-d.service
-cat > "$root/etc/dedit/dedit.conf" << 'X'
+cat > "$root$conf" << 'X'
 [daemon]
 threads = 1
 [limits]
@@ -114,15 +116,15 @@ status_text() { in_it systemctl show -p StatusText dedit-d.service | grep 'Servi
 ok 'status says what is served' status_text
 reload() {
     before=$(in_it systemctl show -p MainPID --value dedit-d.service)
-    in_it sh -c 'printf "[model two]\npath = c_qwen2\n" >> /etc/dedit/dedit.conf' && in_it systemctl reload dedit-d.service &&
+    in_it sh -c 'printf "[model two]\npath = c_qwen2\n" >> "$0"' "$conf" && in_it systemctl reload dedit-d.service &&
         in_it dedit-client models two && in_it dedit-client generate -m two --raw -n 3 --quiet x &&
         [ "$before" = "$(in_it systemctl show -p MainPID --value dedit-d.service)" ]
 }
 ok 'reload adds a model' reload
 bad_reload() {
-    in_it sh -c 'echo "nonsense = 1" >> /etc/dedit/dedit.conf' && in_it systemctl reload dedit-d.service
+    in_it sh -c 'echo "nonsense = 1" >> "$0"' "$conf" && in_it systemctl reload dedit-d.service
     ask > "$scratch/got" && cmp "$scratch/first" "$scratch/got" || return 1
-    in_it journalctl -u dedit-d.service -o cat --no-pager | grep 'nonsense' && in_it sed -i '/nonsense/d' /etc/dedit/dedit.conf
+    in_it journalctl -u dedit-d.service -o cat --no-pager | grep 'nonsense' && in_it sed -i '/nonsense/d' "$conf"
 }
 ok 'a wrong configuration changes nothing' bad_reload
 killed() {
@@ -178,12 +180,12 @@ stop_running() {
 }
 ok 'stop with a request that runs' stop_running
 unreadable() {
-    in_it chmod 0700 /var/lib/dedit/models && in_it chown -R root:root /var/lib/dedit/models && in_it systemctl reset-failed
+    in_it chmod 0700 /var/lib/dedit/models/a_llama_tied && in_it chown root:root /var/lib/dedit/models/a_llama_tied && in_it systemctl reset-failed
     in_it systemctl start dedit-d.service
     sleep 1
     [ "$(in_it systemctl show -p ExecMainStatus --value dedit-d.service)" = 78 ] &&
         [ "$(in_it systemctl show -p NRestarts --value dedit-d.service)" = 0 ] &&
-        in_it journalctl -u dedit-d.service -o cat --no-pager | tail -n 20 | grep '/var/lib/dedit/models'
+        in_it journalctl -u dedit-d.service -o cat --no-pager | tail -n 20 | grep '/var/lib/dedit/models/a_llama_tied'
 }
 ok 'a model folder that cannot be read stops the start once' unreadable
 finish
