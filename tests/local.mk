@@ -94,7 +94,7 @@ tests_unit_test_pool_SOURCES = %D%/unit/test-pool.c
 tests_unit_test_pool_LDADD = $(kernels_test_libs)
 
 check_PROGRAMS += %D%/unit/test-matmul
-tests_unit_test_matmul_SOURCES = %D%/unit/test-matmul.c
+tests_unit_test_matmul_SOURCES = %D%/unit/guard.h %D%/unit/test-matmul.c
 tests_unit_test_matmul_CPPFLAGS = $(AM_CPPFLAGS)
 tests_unit_test_matmul_LDADD = $(kernels_test_libs) -lm
 

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "kernels/cpu/internal.h"
+#include "tests/unit/guard.h"
 #include "tests/unit/util.h"
 
 /* Under a sanitizer the portable loops crawl: fewer and smaller problems, the same cases. */
@@ -77,8 +78,7 @@ static void put(struct problem *p, uint32_t o, uint32_t k, float f)
 static void pack(struct problem *p)
 {
     ck_assert(dk_weight_bytes(p->type, p->layout, p->n, p->k, &p->w.bytes));
-    p->data = mem_aligned(64, p->w.bytes);
-    memset(p->data, 0xff, p->w.bytes); /* padding must be written */
+    p->data = guard_new(p->w.bytes, 64); /* all ones: padding must be written */
     uint32_t panels = (p->n + 15) / 16, cut = below(panels + 1);
     dk_weight_pack(p->data, p->type, p->layout, p->n, p->k, p->file, p->row_bytes, cut, panels);
     dk_weight_pack(p->data, p->type, p->layout, p->n, p->k, p->file, p->row_bytes, 0, cut);
@@ -95,9 +95,9 @@ static struct problem problem_new(enum dk_type type, enum dk_layout layout, uint
 {
     struct problem p = {.type = type, .layout = layout, .n = n, .k = k, .rows = rows};
     p.row_bytes = (size_t)k * dk_type_info(type)->block_bytes + 2 * below(5); /* may be apart */
-    p.file = mem_zalloc(n * p.row_bytes);
+    p.file = guard_new((n - 1) * p.row_bytes + (size_t)k * dk_type_info(type)->block_bytes, 2);
     p.wf = mem_array((size_t)n * k, sizeof(float));
-    p.x = mem_array((size_t)rows * k, sizeof(float));
+    p.x = guard_new((size_t)rows * k * sizeof(float), sizeof(float));
     for (uint32_t o = 0; o < n; o++)
         for (uint32_t i = 0; i < k; i++)
             put(&p, o, i, gen());
@@ -109,31 +109,37 @@ static struct problem problem_new(enum dk_type type, enum dk_layout layout, uint
 
 static void problem_done(struct problem *p)
 {
-    mem_free(p->file);
+    guard_free(p->file,
+               (p->n - 1) * p->row_bytes + (size_t)p->k * dk_type_info(p->type)->block_bytes, 2);
     mem_free(p->wf);
-    mem_free(p->x);
-    mem_free(p->data);
+    guard_free(p->x, (size_t)p->rows * p->k * sizeof(float), sizeof(float));
+    guard_free(p->data, p->w.bytes, 64);
 }
 
 #ifdef HAVE_AMX_EMU
 DK_DECLARE_MATMUL(dk_cpu_matmul_bf16_amx_emu);
 #endif
 
-/* Rows [row0, row0 + rows) in one product, cut into random pieces of rows and panels; y: rows * n. */
+/* Rows [row0, row0 + rows) in one product, cut into random pieces of rows and panels; y: rows * n.
+ * Everything that the product touches ends at a page that may not be touched. */
 static void run(const struct dk_ops *ops, const struct problem *p, uint32_t row0, uint32_t rows,
                 unsigned flags, float *y, unsigned cuts)
 {
-    size_t bytes = dk_act_bytes(rows + 3, p->k + 5);
-    void *mem = mem_aligned(64, bytes), *scratch = mem_aligned(64, DK_SCRATCH_BYTES);
-    memset(mem, 0xff, bytes);
-    memset(scratch, 0xff, DK_SCRATCH_BYTES);
+    uint32_t max_rows = rows + (cuts ? 3 : 0), max_k = p->k + (cuts ? 5 : 0);
+    size_t bytes = dk_act_bytes(max_rows, max_k), y_bytes = (size_t)rows * p->n * sizeof(float);
+    void *mem = guard_new(bytes, 64);
+    static void *scratch; /* for all products of a test: it is large, and its content is garbage */
+    if (!scratch)
+        scratch = guard_new(DK_SCRATCH_BYTES, 64);
+    float *out = guard_new(y_bytes, sizeof(float));
+    memcpy(out, y, y_bytes);
     struct dk_act a;
-    dk_act_init(&a, rows + 3, p->k + 5, mem);
+    dk_act_init(&a, max_rows, max_k, mem);
     ck_assert_uint_eq(a.bytes, bytes);
     a.rows = rows;
     a.k = p->k;
     const float *x = p->x + (size_t)row0 * p->k;
-    struct dk_mm mm = {.w = &p->w, .y = y, .ldy = p->n, .flags = flags};
+    struct dk_mm mm = {.w = &p->w, .y = out, .ldy = p->n, .flags = flags};
     uint32_t at = 0;
     for (unsigned c = 0; c <= cuts; c++) {
         uint32_t to = c == cuts ? rows : at + below(rows - at + 1);
@@ -146,8 +152,9 @@ static void run(const struct dk_ops *ops, const struct problem *p, uint32_t row0
         ops->matmul(&mm, &a, at, to, scratch);
         at = to;
     }
-    mem_free(mem);
-    mem_free(scratch);
+    memcpy(y, out, y_bytes);
+    guard_free(out, y_bytes, sizeof(float));
+    guard_free(mem, bytes, 64);
 }
 
 static bool same(float a, float b)
