@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The shipped units under a real systemd as PID 1: a throw-away system on an overlay of this one, in
 # which dedit is installed.  Needs root, systemd-nspawn and overlayfs.
+# shellcheck disable=SC2016
 # shellcheck source=tests/integration/lib.sh
 . "${top_srcdir:-.}/tests/integration/lib.sh"
 
