@@ -20,7 +20,12 @@
     "\\x00-\\x08\\x0e-\\x1f\\x21-\\x84\\x86-\\x9f\\xa1-\\x{167f}\\x{1681}-\\x{1fff}"               \
     "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}"                 \
     "\\x{3001}-\\x{10ffff}"
-#define WORD    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}"
+/* Oniguruma's word characters, the letters in circles and squares among them; outside brackets its
+ * table for Latin-1 adds six numerals (both checked over all code points). */
+#define WORD_IN_CLASS                                                                              \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}"                    \
+    "\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
+#define WORD    WORD_IN_CLASS "\\xb2\\xb3\\xb9\\xbc-\\xbe"
 #define HEX     "0-9a-fA-F"
 #define NOT_HEX "\\x00-\\x2f\\x3a-\\x40\\x47-\\x60\\x67-\\x{10ffff}"
 
@@ -83,7 +88,7 @@ static int translate_escape(struct translator *t)
         r = put_class(t, NOT_SPACE, false);
         break;
     case 'w':
-        r = put_class(t, WORD, false);
+        r = put_class(t, t->in_class ? WORD_IN_CLASS : WORD, false);
         break;
     case 'W':
         if (t->in_class)

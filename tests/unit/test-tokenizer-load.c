@@ -143,6 +143,9 @@ START_TEST(test_regex_syntax)
     check_pieces(RE("[^\\\\S]+"), "a\u180e b", "a\u180e| |b");
     check_pieces(RE("[\\\\Sx]+"), "a\u180e\u2003b", "a\u180e|\u2003|b");
     check_pieces(RE("\\\\w+"), "\u00e9_1\u0301-\u2167", "\u00e9_1\u0301|-|\u2167");
+    /* the reference's engine takes Latin-1's numerals for words outside brackets alone */
+    check_pieces(RE("\\\\w+"), "a\u00b2\u24b6", "a\u00b2\u24b6");
+    check_pieces(RE("[\\\\w]+"), "a\u00b2\u24b6", "a|\u00b2|\u24b6");
     check_pieces(RE("\\\\W+"), "a--b", "a|--|b");
     check_pieces(RE("[\\\\w-]+"), "a-b!", "a-b|!");
     check_pieces(RE("\\\\h+"), "xfFg", "x|fF|g");
