@@ -237,13 +237,13 @@ static bool step_all(struct engine_thread *t)
             continue;
         struct error err = {0};
         int r = engine_step(s->engine, &err);
+        snapshot(s); /* before anybody can read that a request has ended */
         reap(t);
         __atomic_fetch_add(&t->progress, 1, __ATOMIC_RELAXED);
         if (r < 0)
             log_write(LOG_LEVEL_ERR, "engine", NULL, "step failed: %s", err.msg);
         s->idle = r <= 0;
         more |= r > 0;
-        snapshot(s);
     }
     return more;
 }

@@ -45,6 +45,12 @@ class Ring:
         self.ring = mmap.mmap(self.ring_fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
         self.cursor = mmap.mmap(self.cursor_fd, 4096, mmap.MAP_SHARED,
                                 mmap.PROT_READ | mmap.PROT_WRITE)
+        # Words that both sides use are loaded and stored whole: a cast view does that, struct's
+        # little-endian formats go byte by byte.
+        self.words = memoryview(self.ring)[:4096].cast("Q")
+        self.halves = memoryview(self.ring)[:4096].cast("I")
+        self.cursor_words = memoryview(self.cursor).cast("Q")
+        self.cursor_halves = memoryview(self.cursor).cast("I")
         magic, version, header, self.capacity = struct.unpack_from("<IHHI", self.ring, 0)
         assert magic == 0x474E5244 and version == 1 and header == 4096, "ring header"
         assert self.capacity & (self.capacity - 1) == 0 and size >= 4096 + self.capacity
@@ -52,6 +58,8 @@ class Ring:
         self.told_stall = 0
 
     def close(self):
+        for view in (self.words, self.halves, self.cursor_words, self.cursor_halves):
+            view.release()
         self.ring.close()
         self.cursor.close()
         for fd in (self.ring_fd, self.cursor_fd, self.event_fd):
@@ -62,12 +70,12 @@ class Ring:
         self.store()
 
     def write_pos(self):
-        return struct.unpack_from("<Q", self.ring, 64)[0]
+        return self.words[8]
 
     def store(self):
         """Publishes the read position; true when RingMoved is to be sent."""
-        struct.pack_into("<Q", self.cursor, 0, self.read_pos)
-        stall = struct.unpack_from("<I", self.ring, 80)[0]
+        self.cursor_words[0] = self.read_pos
+        stall = self.halves[20]
         if stall == 0 or stall == self.told_stall:
             return False
         if self.write_pos() - self.read_pos > self.capacity // 2:
@@ -117,10 +125,10 @@ class Ring:
 
     def sleep(self, sock, timeout):
         """Waits for the ring or the socket."""
-        struct.pack_into("<I", self.cursor, 64, 1)
+        self.cursor_halves[16] = 1
         if self.write_pos() == self.read_pos:
             select.select([sock, self.event_fd], [], [], timeout)
-        struct.pack_into("<I", self.cursor, 64, 0)
+        self.cursor_halves[16] = 0
         try:
             os.read(self.event_fd, 8)
         except BlockingIOError:

@@ -31,6 +31,7 @@ def test(f):
 
 class Daemon:
     """A private daemon on a private socket."""
+    alive = []
 
     def __init__(self, *options, models=("a_llama_tied",), wait=True, env=None):
         self.dir = tempfile.mkdtemp(prefix="dedit-test-")
@@ -41,8 +42,10 @@ class Daemon:
             args += ["--model", os.path.join(MODELS, m)]
         open(os.path.join(self.dir, "conf"), "a").close()
         self.log = open(os.path.join(self.dir, "log"), "w+")
-        self.process = subprocess.Popen(args + list(options), stderr=self.log,
+        self.process = subprocess.Popen(args + list(options), stdin=subprocess.DEVNULL,
+                                        stdout=self.log, stderr=self.log,
                                         env=dict(os.environ, **(env or {})))
+        Daemon.alive.append(self)
         if wait:
             self.wait_ready()
 
@@ -86,7 +89,18 @@ class Daemon:
             assert time.monotonic() < deadline, "%s is %g, wanted %g" % (name, self.metric(name), value)
             time.sleep(0.02)
 
+    @classmethod
+    def kill_all(cls):
+        """What a failed test left behind."""
+        for d in cls.alive:
+            if d.process.poll() is None:
+                d.process.kill()
+                d.process.wait()
+            subprocess.run(["rm", "-rf", d.dir])
+        cls.alive.clear()
+
     def stop(self, code=0):
+        Daemon.alive.remove(self)
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -134,6 +148,15 @@ def sampled(ids, n, seed):
         s.sampling.seed = seed
         s.sampling.max_tokens = n
         s.sampling.ignore_eos = True
+    return fill
+
+
+def endless(ids, **more):
+    """A request that cannot end before its reader moves: its records overflow the smallest ring."""
+    def fill(s):
+        greedy(ids, 500, **more)(s)
+        s.sampling.logprobs = 20
+        s.returns.ring_bytes = 131072
     return fill
 
 
@@ -320,7 +343,7 @@ def the_first_message_is_hello():
 def limits_are_named():
     d = Daemon("--max-requests-per-connection", "2", "--max-connections-per-uid", "3")
     c = d.client()
-    held = [c.submit(greedy([1, 2], 400)) for _ in range(2)]
+    held = [c.submit(endless([1, 2])) for _ in range(2)]
     refused("limit-exceeded", ["max_requests_per_connection", "2"], lambda: c.submit(greedy([1], 4)))
     others = [d.client() for _ in range(2)]
     try:
@@ -346,14 +369,19 @@ def limits_are_named():
 def cancel_in_every_phase():
     d = Daemon()
     c = d.client()
-    a = c.submit(greedy([1, 2, 3], 500))
-    c.cancel(a.request_id)
+    a = c.submit(endless([1, 2, 3]))
+    c.cancel(a.request_id)  # while it is queued or runs
+    assert c.ids(a)[2]["reason"] == "cancelled"
+    a = c.submit(endless([1, 2, 3]))
+    d.wait_metric("dedit_num_requests_parked", 1)
+    c.cancel(a.request_id)  # while its ring is full
     ids, _, last = c.ids(a)
-    assert last["type"] == FINISHED and last["reason"] == "cancelled" and len(ids) < 500
+    assert last["type"] == FINISHED and last["reason"] == "cancelled" and 0 < len(ids) < 500
     c.cancel(a.request_id)  # late
     c.cancel(999)  # unknown
     assert len(c.ids(c.submit(greedy([1, 2, 3], 5)))[0]) == 5
-    a = c.submit(greedy([1, 2, 3], 500, timeout_ms=30))
+    a = c.submit(endless([1, 2, 3], timeout_ms=200))
+    c.wait_finished(a.request_id)
     _, _, last = c.ids(a)
     assert last["type"] == FAILED and last["reason"] == "timeout", last
     c.close()
@@ -387,11 +415,7 @@ def a_stalled_reader_parks_only_itself():
     d = Daemon()
     slow, quick = d.client(), d.client()
 
-    def fill(s):
-        greedy([1, 2, 3], 500)(s)
-        s.sampling.logprobs = 20
-        s.returns.ring_bytes = 131072
-    a = slow.submit(fill)
+    a = slow.submit(endless([1, 2, 3]))
     d.wait_metric("dedit_num_requests_parked", 1)
     want = quick.ids(quick.submit(greedy([1, 2, 3], 500)))[0]
     assert len(want) == 500
@@ -406,12 +430,7 @@ def a_stalled_reader_parks_only_itself():
 def a_reader_that_never_moves_loses_its_request():
     d = Daemon("--ring-stall-timeout", "300ms")
     c = d.client()
-
-    def fill(s):
-        greedy([1, 2, 3], 500)(s)
-        s.sampling.logprobs = 20
-        s.returns.ring_bytes = 131072
-    a = c.submit(fill)
+    a = c.submit(endless([1, 2, 3]))
     f = c.wait_finished(a.request_id)
     assert f.finish_reason == "stalled" and "ring_stall_timeout" in f.error.message
     d.wait_metric("dedit_kv_cache_usage_perc", 0)
@@ -424,9 +443,11 @@ def a_lying_cursor_ends_only_its_request():
     good, bad = d.client(), d.client()
     want = good.ids(good.submit(greedy([1, 2, 3], 200)))[0]
     for value in (1, 1 << 40, (1 << 64) - 8, 12345):
-        a = bad.submit(greedy([1, 2, 3], 400))
+        a = bad.submit(endless([1, 2, 3]))
         b = good.submit(greedy([1, 2, 3], 200))
-        struct.pack_into("<Q", bad.slots[a.slot].cursor, 0, value)
+        d.wait_metric("dedit_num_requests_parked", 1)
+        bad.slots[a.slot].cursor_words[0] = value
+        bad.moved(a.slot)
         f = bad.wait_finished(a.request_id)
         assert f.error.code == "protocol", f
         assert good.ids(b)[0] == want
@@ -465,12 +486,7 @@ def sigterm_gives_everybody_a_last_word():
     d = Daemon("--drain-timeout", "200ms")
     c = d.client()
     a = c.submit(greedy([1, 2, 3], 500))
-    # Parked: it cannot end by itself.
-    def fill(s):
-        greedy([1, 2, 3], 500)(s)
-        s.sampling.logprobs = 20
-        s.returns.ring_bytes = 131072
-    b = c.submit(fill)
+    b = c.submit(endless([1, 2, 3]))
     d.wait_metric("dedit_num_requests_parked", 1)
     d.process.send_signal(signal.SIGTERM)
     f = c.wait_finished(b.request_id)
@@ -601,7 +617,7 @@ def a_reload_keeps_running_requests():
     message = pb.ClientMessage()
     message.reload.SetInParent()
     refused("bad-format", ["conf:2", "max_request"], lambda: c.call(message))
-    held = c.submit(greedy([1, 2, 3], 500))
+    held = c.submit(endless([1, 2, 3]))
     refused("limit-exceeded", ["max_requests_per_connection"], lambda: c.submit(greedy([1], 1)))
     c.cancel(held.request_id)
     d.stop()
@@ -757,6 +773,7 @@ def main():
             for line in traceback.format_exc().splitlines():
                 print("# " + line)
             print("not ok %d - daemon:%s" % (i, t.__name__), flush=True)
+        Daemon.kill_all()
     return 1 if failed else 0
 
 
