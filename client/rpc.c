@@ -81,6 +81,17 @@ static int receive(struct dedit_client *c, int flags, struct reply *r)
     return 1;
 }
 
+/* An Error without a tag is about the connection: the daemon says it, then closes. */
+static bool take_farewell(struct dedit_client *c, const Dedit__Wire__DaemonMessage *m)
+{
+    struct error e = {0};
+    if (m->body_case != DEDIT__WIRE__DAEMON_MESSAGE__BODY_ERROR || (m->has_tag && m->tag))
+        return false;
+    take_error(m->error, &e);
+    lose(c, &e);
+    return true;
+}
+
 static void take_event(struct dedit_client *c, const Dedit__Wire__DaemonMessage *m)
 {
     /* Anything else without a tag belongs to a later version. */
@@ -99,6 +110,8 @@ int client_pump(struct dedit_client *c, struct error *err)
             return client_gone(c, err);
         if (n == 0)
             return 0;
+        if (take_farewell(c, r.msg))
+            return client_gone(c, err);
         take_event(c, r.msg);
     }
 }
@@ -109,8 +122,15 @@ static int send_message(struct dedit_client *c, const Dedit__Wire__ClientMessage
     struct error e = {0};
     int r = packet_send_message(c->sock, &m->base, &fd, fd >= 0 ? 1 : 0, 0, &e);
     if (r == DEDIT_E_CLOSED || r == DEDIT_E_IO) {
-        /* The daemon may have said why before it closed. */
-        lose_closed(c);
+        /* It may have said why before it closed. */
+        while (!c->gone) {
+            _cleanup_reply_ struct reply in = {0};
+            int n = receive(c, MSG_DONTWAIT, &in);
+            if (n == 0)
+                lose_closed(c);
+            if (n > 0 && !take_farewell(c, in.msg))
+                take_event(c, in.msg);
+        }
         return client_gone(c, err);
     }
     if (r < 0 && err)
@@ -145,8 +165,12 @@ int client_call(struct dedit_client *c, Dedit__Wire__ClientMessage *m, int fd,
             return client_gone(c, err);
         }
         if (!in.msg->has_tag || in.msg->tag != m->tag) {
-            take_event(c, in.msg);
+            bool over = take_farewell(c, in.msg);
+            if (!over)
+                take_event(c, in.msg);
             reply_done(&in);
+            if (over)
+                return client_gone(c, err);
             continue;
         }
         if (in.msg->body_case == DEDIT__WIRE__DAEMON_MESSAGE__BODY_ERROR) {

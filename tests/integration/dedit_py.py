@@ -182,10 +182,13 @@ class Client:
     def call(self, message, fds=()):
         self.tag += 1
         message.tag = self.tag
-        self.send(message, fds)
+        try:
+            self.send(message, fds)
+        except BrokenPipeError:
+            pass  # turned away: the reason has been sent
         while True:
             answer, self.fds = self.receive()
-            if answer.tag == self.tag:
+            if answer.tag == self.tag or answer.WhichOneof("body") == "error":
                 break
         if answer.WhichOneof("body") == "error":
             raise DaemonError(answer.error)

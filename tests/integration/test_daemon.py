@@ -182,7 +182,9 @@ def greedy_equals_the_reference():
     for ids, want in cases("a_llama_tied"):
         if not want:
             continue
-        got, _, last = c.ids(c.submit(greedy(ids, len(want))))
+        a = c.submit(greedy(ids, len(want)))
+        got, _, last = c.ids(a)
+        c.wait_finished(a.request_id)  # from here on the slot is free
         assert got == want, "%s, wanted %s" % (got, want)
         assert last["type"] == FINISHED and last["reason"] == "length"
         assert last["completion_tokens"] == len(want) and last["prompt_tokens"] == len(ids)
