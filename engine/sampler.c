@@ -111,6 +111,8 @@ int sampler_add_prompt(struct sampler *s, const uint32_t *ids, size_t n)
     if (s->repetition == 1)
         return 0; /* the only penalty that looks at the prompt */
     for (size_t i = 0; i < n; i++) {
+        if (ids[i] >= s->vocab)
+            continue;
         struct sampler_entry *e = entry_get(s, ids[i]);
         if (!e)
             return DEDIT_E_NOMEM;

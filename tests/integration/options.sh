@@ -53,4 +53,18 @@ else
     tests_run=$((tests_run + 1))
     echo "ok $tests_run - mandoc # SKIP mandoc is missing (Debian package: mandoc)"
 fi
+
+# The manual's examples, as they stand there.
+sed -n 's/^\.Dl \$ \(dedit-bench .*\)/\1/p' "$manual" | sed 's/\\(dq/"/g' > "$scratch/examples"
+ok 'the manual has examples' test "$(wc -l < "$scratch/examples")" -ge 4
+mkdir "$scratch/bin"
+ln -s "$(cd "$(dirname "$bench")" && pwd)/dedit-bench" "$scratch/bin/dedit-bench"
+while read -r example <&3; do
+    if [ "${example#dedit-bench generate}" != "$example" ] && ! "$bench" tokenize x > /dev/null 2>&1; then
+        tests_run=$((tests_run + 1))
+        echo "ok $tests_run - example # SKIP the default model is not in the cache: models/fetch"
+    else
+        ok "example: $example" sh -c "cd '$top' && PATH='$scratch/bin':\$PATH && $example"
+    fi
+done 3< "$scratch/examples"
 finish
