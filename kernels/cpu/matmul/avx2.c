@@ -61,9 +61,10 @@ static inline __attribute__((always_inline)) void vf_order_bf16(__m256 *v)
 #define MAX_PANELS 1
 #define FOR_EACH_TILE(X) X(1, 1) X(2, 1) X(3, 1) X(4, 1) X(5, 1) X(6, 1)
 
-/* Up to 3 rows the hardware fetches better alone. */
-#define FETCH_BYTES(R) ((R) <= 3 ? 0u : 5120u)
-#define DIRECT_K 96u
+#define FETCH_BYTES 16384u
+/* With fewer rows the processor fetches better alone. */
+#define FETCH_ROWS(bytes) ((bytes) == 4 ? 3u : 1u)
+#define DIRECT_K 192u
 #define FEW_GROUPS 11
 #define CHUNK_K 256u
 #define BLOCK_ROWS 1536u

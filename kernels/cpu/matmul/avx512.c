@@ -46,9 +46,10 @@ static inline __attribute__((always_inline)) void vf_order_bf16(__m512 *v)
     FOR_EACH_P(6, X) FOR_EACH_P(7, X) FOR_EACH_P(8, X) FOR_EACH_P(9, X) FOR_EACH_P(10, X)          \
     FOR_EACH_P(11, X) FOR_EACH_P(12, X)
 
-/* Up to 3 rows the hardware fetches better alone. */
-#define FETCH_BYTES(R) ((R) <= 3 ? 0u : 5120u)
-#define DIRECT_K 96u
+#define FETCH_BYTES 16384u
+/* With fewer rows the processor fetches better alone. */
+#define FETCH_ROWS(bytes) ((bytes) == 4 ? 3u : 1u)
+#define DIRECT_K 192u
 #define FEW_GROUPS 3
 #define CHUNK_K 192u
 #define BLOCK_ROWS 1536u

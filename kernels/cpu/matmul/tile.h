@@ -8,7 +8,7 @@
  *                                                                   puts sums in order afterwards
  *   MAX_ROWS, FOR_EACH_R(X)                                         rows of a tile
  *   MAX_PANELS, FOR_EACH_TILE(X)                                    tiles on widened chunks: X(R, P)
- *   FETCH_BYTES(R), DIRECT_K, CHUNK_K, BLOCK_ROWS, FEW_GROUPS       sizes, found by measuring
+ *   FETCH_BYTES, FETCH_ROWS, DIRECT_K, CHUNK_K, BLOCK_ROWS, FEW_GROUPS   sizes, found by measuring
  *
  * A tile holds R x P x 16 chains in registers and walks the inputs in ascending order; between two
  * chunks of inputs the chains wait in memory as they are.  So no choice made here (tile, chunk,
@@ -64,9 +64,10 @@ struct tile_args {
     uint32_t k_blocks;   /* sixteens of inputs */
     bool resume;         /* chains continue from acc */
     float *acc;          /* [R][P][16] */
-    /* Fetched ahead for each 4 inputs: so many lines of each panel. */
+    /* Fetched ahead into the second-level cache, for each 4 inputs: so many lines of each panel. */
     const char *fetch;
     unsigned fetch_lines;
+    uint32_t fetch_blocks; /* the first so many sixteens of inputs only */
     size_t fetch_step, fetch_stride; /* bytes for 4 inputs, to the next panel */
 };
 
@@ -84,10 +85,11 @@ INLINE void tile(const enum source src, const unsigned R, const unsigned P,
             c[r][q] = t->resume ? vf_load(t->acc + (r * P * V + q) * LANES) : vf_zero();
 
     for (uint32_t b = 0; b < t->k_blocks; b++) {
+        const unsigned lines = b < t->fetch_blocks ? t->fetch_lines : 0;
         for (unsigned k = 0; k < 16; k += 4) {
-            for (unsigned l = 0; l < t->fetch_lines; l++)
+            for (unsigned l = 0; l < lines; l++)
                 UNROLL for (unsigned q = 0; q < P; q++)
-                    __builtin_prefetch(fetch + q * t->fetch_stride + l * 64, 0, 3);
+                    __builtin_prefetch(fetch + q * t->fetch_stride + l * 64, 0, 2);
             fetch += t->fetch_step;
             UNROLL for (unsigned i = 0; i < 4; i++)
             {
@@ -222,10 +224,9 @@ static void few_groups(const struct job *j)
             const char *w = job_panel(j, p) + k0 * k_bytes;
             for (uint32_t g = 0; g < G; g++) {
                 uint32_t R = dk_group_rows(&j->groups, g), row = dk_group_start(&j->groups, g);
-                /* Each group fetches its share of the lines one chunk ahead; a single group all of
-                 * them, not quite so far. */
+                /* Each group fetches its share of the lines. */
                 unsigned from = j->lines * g / G, to = j->lines * (g + 1) / G;
-                const char *fetch = w + (G == 1 ? FETCH_BYTES(R) : kn * k_bytes);
+                const char *fetch = w + FETCH_BYTES;
                 struct tile_args t = {
                     .w = w,
                     .x = job_rows(j, row) + (size_t)k0 * R,
@@ -233,9 +234,11 @@ static void few_groups(const struct job *j)
                     .resume = k0 > 0,
                     .acc = j->s->acc + row * 16,
                     .fetch = fetch + 64 * from,
-                    .fetch_lines = fetch < end && (G > 1 || FETCH_BYTES(R)) ? to - from : 0,
+                    .fetch_lines = to - from,
                     .fetch_step = 64 * j->lines,
                 };
+                if (fetch < end && (G > 1 || R >= FETCH_ROWS(source_bytes(j->src))))
+                    t.fetch_blocks = (uint32_t)((size_t)(end - fetch) / (16 * k_bytes));
                 tiles[R](&t);
             }
         }
@@ -276,7 +279,8 @@ static void many_groups(const struct job *j, uint32_t g0, uint32_t g1, uint32_t 
             t.acc = j->s->acc + (size_t)(row - start) * P * 16;
             /* The first groups fetch one of the lines each. */
             t.fetch = fetch + 64 * (g - g0);
-            t.fetch_lines = fetch && g - g0 < j->lines;
+            t.fetch_lines = g - g0 < j->lines;
+            t.fetch_blocks = fetch ? kn / 16 : 0;
             tiles_f32[P][R](&t);
         }
     }
