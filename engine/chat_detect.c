@@ -45,13 +45,20 @@ static bool has(const struct jinja *j, enum jinja_kind kind, const char *text)
     return false;
 }
 
-/* These names one after the other. */
-static bool has_names(const struct jinja *j, const char *a, const char *b, const char *c)
+/* The words of `sequence` (with blanks between them, of whatever kind) one after the other. */
+static bool has_sequence(const struct jinja *j, const char *sequence)
 {
-    for (size_t i = 0; i + 2 < j->n; i++)
-        if (jinja_is(j, i, JINJA_NAME, a) && jinja_is(j, i + 1, JINJA_NAME, b) &&
-            jinja_is(j, i + 2, JINJA_NAME, c))
-            return true;
+    for (size_t start = 0; start < j->n; start++) {
+        const char *p = sequence;
+        for (size_t i = start; i < j->n; i++) {
+            size_t n = strcspn(p, " ");
+            if (j->words[i].len != n || memcmp(j->text + j->words[i].off, p, n) != 0)
+                break;
+            if (!p[n])
+                return true;
+            p += n + 1;
+        }
+    }
     return false;
 }
 
@@ -188,6 +195,7 @@ struct shape {
     const char *const *known;    /* literals that may occur */
     const char *const *literals; /* that must */
     const char *const *names;    /* that must */
+    const char *const *rules;    /* sequences that decide; '/' between alternatives */
 };
 
 static const char *const qwen3_known[] = {"<|im_start|>system\n",
@@ -241,6 +249,10 @@ static const char *const qwen3_names[] = {"add_generation_prompt",
                                           "tojson",
                                           NULL};
 
+static const char *const qwen3_rules[] = {
+    /* reasoning goes with the turns before the last question; thinking is on unless switched off */
+    "loop . index0 > ns . last_query_index", "enable_thinking is false", NULL};
+
 static const char *const llama3_known[] = {
     CHAT_LLAMA3_DATE,
     "%d %b %Y",
@@ -292,10 +304,30 @@ static const char *const llama3_names[] = {
     "bos_token", "date_string", "tools_in_user_message", "add_generation_prompt", "trim",
     "tojson",    NULL};
 
+static const char *const llama3_rules[] = {"set tools_in_user_message = true",
+                                           "message [ content ] | trim/message . content | trim",
+                                           NULL};
+
 static const struct shape shapes[] = {
-    {CHAT_QWEN3, qwen3_known, qwen3_literals, qwen3_names},
-    {CHAT_LLAMA3, llama3_known, llama3_literals, llama3_names},
+    {CHAT_QWEN3, qwen3_known, qwen3_literals, qwen3_names, qwen3_rules},
+    {CHAT_LLAMA3, llama3_known, llama3_literals, llama3_names, llama3_rules},
 };
+
+static bool follows_rule(const struct jinja *j, const char *rule)
+{
+    char one[80];
+    for (const char *p = rule; *p;) {
+        size_t n = strcspn(p, "/");
+        if (n < sizeof(one)) {
+            memcpy(one, p, n);
+            one[n] = '\0';
+            if (has_sequence(j, one))
+                return true;
+        }
+        p += n + (p[n] == '/');
+    }
+    return false;
+}
 
 /* *ret_alien: the first literal that the format does not know, or j->n. */
 static bool has_shape(const struct jinja *j, const struct shape *s, size_t *ret_alien)
@@ -307,9 +339,9 @@ static bool has_shape(const struct jinja *j, const struct shape *s, size_t *ret_
     for (const char *const *p = s->names; *p; p++)
         if (!has(j, JINJA_NAME, *p))
             return false;
-    /* Thinking is on unless it is switched off; others have it the other way round. */
-    if (s->format == CHAT_QWEN3 && !has_names(j, "enable_thinking", "is", "false"))
-        return false;
+    for (const char *const *p = s->rules; *p; p++)
+        if (!follows_rule(j, *p))
+            return false;
     for (size_t i = 0; i < j->n; i++)
         if ((j->words[i].kind == JINJA_STRING &&
              !is_one_of(word_text(j, i), j->words[i].len, s->known)) ||

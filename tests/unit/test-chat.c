@@ -518,8 +518,9 @@ END_TEST
     "{{- 'Cutting Knowledge Date: December 2023\n' }}"                                             \
     "{{- 'Today Date: ' + date_string + '\n\n' }}{{- system_message | trim }}{{- '<|eot_id|>' }}"  \
     "{{- 'Given the following functions, please respond with a JSON for a function call ' }}"      \
-    "{%- for m in messages %}{{- '<|start_header_id|>' + m.role + '<|end_header_id|>\n\n' }}"      \
-    "{{- '\"parameters\": ' }}{{- m | tojson }}{% endfor %}"                                       \
+    "{%- for message in messages %}{{- '<|start_header_id|>' + message.role + "                    \
+    "'<|end_header_id|>\n\n' + message['content'] | trim }}"                                       \
+    "{{- '\"parameters\": ' }}{{- message | tojson }}{% endfor %}"                                 \
     "{%- if add_generation_prompt %}"                                                              \
     "{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{%- endif %}"
 
@@ -574,6 +575,19 @@ START_TEST(test_detect_published)
             strbuf_addc(&squeezed, *p);
     ck_ok(chat_format_detect(squeezed.s, &f, &err), &err);
     ck_assert_int_eq(f, CHAT_QWEN3);
+    /* Other rules with the same words: reasoning kept everywhere, thinking off by default. */
+    static const char *const changes[][2] = {
+        {"loop.index0 > ns.last_query_index", "true"},
+        {"enable_thinking is false", "enable_thinking is true"}};
+    for (size_t i = 0; i < ARRAY_LEN(changes); i++) {
+        _cleanup_strbuf_ struct strbuf other = {0};
+        const char *at = strstr(qwen3, changes[i][0]);
+        ck_assert_ptr_nonnull(at);
+        strbuf_add(&other, qwen3, (size_t)(at - qwen3));
+        strbuf_adds(&other, changes[i][1]);
+        strbuf_adds(&other, at + strlen(changes[i][0]));
+        ck_fails(chat_format_detect(other.s, &f, &err), UNSUPPORTED, &err);
+    }
     json_decref(config);
 
     char path[512];
