@@ -71,42 +71,46 @@ peer=$build/bin/llama-bench
 
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
-# Milliseconds of a step of $2 rows after $1 positions: a prompt of so many tokens, or, for one row, the
-# mean of eight generated tokens.
-peer_ms() {
-    if [ "$2" = 1 ]; then set -- "$1" 0 8; else set -- "$1" "$2" 0; fi
-    "$peer" -m "$model" -t "$threads" -d "$1" -p "$2" -n "$3" -b 512 -ub 512 -r 1 -o json 2> "$tmp/peer.err" > "$tmp/peer.json" || {
-        tail -n 3 "$tmp/peer.err" >&2
-        die "llama-bench failed"
+# run PROGRAM ARGUMENT...: its output goes to $tmp/log, its errors end us.
+run() {
+    "$@" > "$tmp/log" 2> "$tmp/err" || {
+        tail -n 3 "$tmp/log" "$tmp/err" >&2
+        die "$1 failed"
     }
-    python3 -c '
-import json, sys
-t = json.load(open(sys.argv[1]))[0]
-n = t["n_prompt"] or t["n_gen"]
-print(t["avg_ns"] / (1 if t["n_prompt"] else n) / 1e6)' "$tmp/peer.json"
 }
-our_ms() {
-    if [ "$1" = prefill ]; then
-        "$bench" step --model "$model" --threads "$threads" --prefill "$2" --repetitions 6 --csv "$tmp/our.csv" > "$tmp/our.log" 2>&1
-    else
-        "$bench" step --model "$model" --threads "$threads" --rows "$2" --context "$context" --repetitions 6 --csv "$tmp/our.csv" > "$tmp/our.log" 2>&1
-    fi || {
-        tail -n 3 "$tmp/our.log" >&2
-        die "dedit-bench failed"
-    }
-    python3 -c '
-import csv, sys
-print(next(csv.DictReader(open(sys.argv[1])))["ms"])' "$tmp/our.csv"
-}
+# One row is a generated token for llama.cpp (the mean of eight), more are a prompt of so many.
+prompts=$(echo "$rows" | tr , '\n' | grep -v '^1$' | paste -s -d , -)
+generate=0
+case ,$rows, in *,1,*) generate=8 ;; esac
 
 : > "$tmp/pairs"
 pair=0
 while [ "$pair" -lt "$pairs" ]; do
     pair=$((pair + 1))
-    for n in $(echo "$rows" | tr , ' '); do
-        echo "rows $n $(our_ms rows "$n") $(peer_ms "$context" "$n")" >> "$tmp/pairs"
-    done
-    [ "$prefill" = 0 ] || echo "prefill $prefill $(our_ms prefill "$prefill") $(peer_ms 0 "$prefill")" >> "$tmp/pairs"
+    run "$bench" step --model "$model" --threads "$threads" --rows "$rows" --context "$context" \
+        --repetitions 6 --csv "$tmp/rows.csv"
+    run "$peer" -m "$model" -t "$threads" -d "$context" -p "${prompts:-0}" -n "$generate" -b 512 -ub 512 -r 3 -o json
+    mv "$tmp/log" "$tmp/rows.json"
+    : > "$tmp/prefill.csv"
+    echo '[]' > "$tmp/prefill.json"
+    if [ "$prefill" != 0 ]; then
+        run "$bench" step --model "$model" --threads "$threads" --prefill "$prefill" --repetitions 6 \
+            --csv "$tmp/prefill.csv"
+        run "$peer" -m "$model" -t "$threads" -p "$prefill" -n 0 -b 512 -ub 512 -r 3 -o json
+        mv "$tmp/log" "$tmp/prefill.json"
+    fi
+    python3 - "$tmp" >> "$tmp/pairs" << 'X' || die "a table cannot be read"
+import csv, json, sys
+for what, key in (("rows", "rows"), ("prefill", "tokens")):
+    peer = {}
+    for t in json.load(open(f"{sys.argv[1]}/{what}.json")):
+        if t["n_prompt"]:
+            peer[t["n_prompt"]] = t["avg_ns"]
+        elif t["n_gen"]:
+            peer[1] = t["avg_ns"] / t["n_gen"]
+    for r in csv.DictReader(open(f"{sys.argv[1]}/{what}.csv")):
+        print(what, r[key], r["ms"], peer[int(r[key])] / 1e6)
+X
 done
 python3 - "$tmp/pairs" "$csv" "$model" "$threads" << 'X'
 import math, statistics, sys
