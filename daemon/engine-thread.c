@@ -216,6 +216,9 @@ static void obey(struct engine_thread *t, struct message m)
     case ORDER_RESUME:
         resume(m.object);
         break;
+    case ORDER_FORGET: /* orders are read in order: all that named it have been */
+        report(REPORT_FORGOTTEN, m.object);
+        break;
     case ORDER_ATTACH:
         attach(t, m.object);
         break;

@@ -17,6 +17,7 @@ enum engine_order {
     ORDER_SUBMIT,  /* object: job, now RUNNING */
     ORDER_CANCEL,  /* object: job; arg: enum job_cancel */
     ORDER_RESUME,  /* object: job whose reader has moved */
+    ORDER_FORGET,  /* object: job that has ended: answered when no order about it is left */
     ORDER_ATTACH,  /* object: struct served */
     ORDER_DETACH,  /* object: struct served; its jobs have ended */
     ORDER_STOP,
@@ -26,6 +27,7 @@ enum engine_report {
     REPORT_ENDED,    /* object: job; the engine and the ring are done with it */
     REPORT_STALLED,  /* object: job: parked until its reader moves */
     REPORT_RESUMED,  /* object: job: goes on */
+    REPORT_FORGOTTEN, /* object: job: nothing names it any more */
     REPORT_DETACHED, /* object: struct served; its engine is free */
 };
 

@@ -55,6 +55,8 @@ struct job {
     uint64_t uid_namespace;             /* prefix cache */
     uint64_t prompt_bytes, kv_blocks;   /* charged to the account */
     bool kv_charged;
+    bool ordered;        /* a Cancel or Resume order was sent: one may still be under way */
+    enum job_cancel asked; /* newest wish to end it that was passed on */
     bool accepted;       /* Accepted was sent: the end is an event, not an answer */
     uint64_t stalled_since_ns;          /* 0: its reader keeps up */
     struct loop_timer *timer;           /* the earliest of deadline, queue time and stall */

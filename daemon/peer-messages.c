@@ -79,6 +79,7 @@ static void ring_moved(struct peer *p, uint32_t number)
     /* One order under way at a time, however often the client says so. */
     if (__atomic_exchange_n(&j->resume_asked, true, __ATOMIC_ACQ_REL))
         return;
+    j->ordered = true;
     engine_thread_order(p->server->engines, ORDER_RESUME, j, 0);
 }
 

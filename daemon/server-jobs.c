@@ -194,9 +194,9 @@ void server_schedule(struct server *s, struct model *m)
 
 void server_cancel_job(struct server *s, struct job *j, enum job_cancel why)
 {
-    if (j->cancel != JOB_NOT_CANCELLED && why != JOB_CANCEL_GONE)
+    if (j->asked != JOB_NOT_CANCELLED && (why != JOB_CANCEL_GONE || j->asked == why))
         return;
-    bool ordered = j->cancel != JOB_NOT_CANCELLED;
+    j->asked = why;
     switch (j->state) {
     case JOB_PREPARING: /* the worker has it; the end comes with its result */
         j->cancel = why;
@@ -212,8 +212,8 @@ void server_cancel_job(struct server *s, struct job *j, enum job_cancel why)
         server_end_job(s, j);
         break;
     case JOB_RUNNING: /* the engine thread owns the field; the order carries the reason */
-        if (!ordered || why == JOB_CANCEL_GONE)
-            engine_thread_order(s->engines, ORDER_CANCEL, j, (uint32_t)why);
+        j->ordered = true;
+        engine_thread_order(s->engines, ORDER_CANCEL, j, (uint32_t)why);
         loop_timer_set(j->timer, 0);
         break;
     case JOB_ENDED:
@@ -266,7 +266,12 @@ void server_end_job(struct server *s, struct job *j)
     quota_release(j->account, QUOTA_PROMPT_BYTES, j->prompt_bytes);
     unlink_from_peer(j);
     quota_unref(&s->quota, j->account);
-    job_free(j);
+    if (j->ordered) { /* an order may still name it */
+        s->n_forgetting++;
+        engine_thread_order(s->engines, ORDER_FORGET, j, 0);
+    } else {
+        job_free(j);
+    }
     s->n_jobs--;
     m->last_used_ns = clock_now_ns();
     if (ran) {
@@ -293,6 +298,10 @@ void server_on_engine_report(struct server *s, struct message r)
     case REPORT_RESUMED:
         j->stalled_since_ns = 0;
         arm(j);
+        break;
+    case REPORT_FORGOTTEN:
+        s->n_forgetting--;
+        job_free(j);
         break;
     case REPORT_DETACHED:
         models_on_detached(s, r.object);

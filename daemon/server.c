@@ -145,7 +145,7 @@ void server_stop_now(struct server *s)
 
 bool server_idle(const struct server *s)
 {
-    if (s->n_jobs || s->n_preparing)
+    if (s->n_jobs || s->n_preparing || s->n_forgetting)
         return false;
     for (const struct model *m = s->models; m; m = m->next)
         if (m->state == MODEL_LOADING)

@@ -35,6 +35,7 @@ struct server {
     uint64_t peers_refused;
     uint32_t n_jobs;       /* not ENDED */
     uint32_t n_preparing;
+    uint32_t n_forgetting; /* ENDED, but an order on its way may still name them */
 
     struct model *models;
 
