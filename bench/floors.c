@@ -264,7 +264,7 @@ AVX512 static double int_avx512(unsigned loops, float *sink)
 #pragma GCC unroll 16
     for (int i = 1; i < 16; i++)
         a[0] = _mm512_add_epi32(a[0], a[i]);
-    *sink = (float)_mm512_reduce_add_epi32(a[0]);
+    *sink = _mm512_reduce_add_ps(_mm512_cvtepi32_ps(a[0]));
     return 16.0 * 64 * loops;
 }
 
