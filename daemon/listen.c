@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <systemd/sd-daemon.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -106,6 +107,18 @@ static int lock(struct listener *l, struct error *err)
     return 0;
 }
 
+bool listener_in_use(const struct sockaddr_un *a, int type)
+{
+    for (int i = 0; i < 40; i++) {
+        _cleanup_fd_ int fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd >= 0 && connect(fd, (const struct sockaddr *)a, sizeof *a) < 0 &&
+            errno == ECONNREFUSED)
+            return false;
+        nanosleep(&(struct timespec){.tv_nsec = 25000000}, NULL);
+    }
+    return true;
+}
+
 /* A file at the path that is not a socket, or a socket that somebody listens on, stays. */
 static int clear_stale(const struct listener *l, const struct sockaddr_un *a, struct error *err)
 {
@@ -114,14 +127,8 @@ static int clear_stale(const struct listener *l, const struct sockaddr_un *a, st
         return errno == ENOENT ? 0 : ERR(err, IO, "%s: %s", l->path, strerror(errno));
     if (!S_ISSOCK(st.st_mode))
         return ERR(err, BUSY, "%s: exists and is no socket", l->path);
-    _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return ERR(err, IO, "socket: %s", strerror(errno));
-    if (connect(fd, (const struct sockaddr *)a, sizeof *a) == 0 || errno == EPROTOTYPE ||
-        errno == EAGAIN)
+    if (listener_in_use(a, SOCK_SEQPACKET))
         return ERR(err, BUSY, "%s: another program listens there", l->path);
-    if (errno != ECONNREFUSED)
-        return ERR(err, IO, "%s: %s", l->path, strerror(errno));
     if (unlink(l->path) < 0)
         return ERR(err, IO, "removing the stale socket %s: %s", l->path, strerror(errno));
     return 0;

@@ -15,3 +15,8 @@ struct listener {
 /* Opens, or takes LISTEN_FDS over.  An existing socket file is replaced only when nobody listens. */
 int listener_open(struct listener *l, const struct config *c, int *ret_fd, struct error *err);
 void listener_close(struct listener *l);
+
+/* Does somebody listen at this address?  Waits up to a second for a socket whose owner has just died: the
+ * kernel lets go of what its io_uring held a little later. */
+struct sockaddr_un;
+bool listener_in_use(const struct sockaddr_un *a, int type);

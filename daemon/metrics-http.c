@@ -14,6 +14,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/strbuf.h"
+#include "daemon/listen.h"
 #include "daemon/server.h"
 #include "proto/packet.h"
 
@@ -211,9 +212,7 @@ static int open_socket(struct metrics_http *h, struct error *err)
     if (r < 0)
         return r;
     if (lstat(h->path, &st) == 0) {
-        _cleanup_fd_ int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (!S_ISSOCK(st.st_mode) ||
-            (probe >= 0 && connect(probe, (const struct sockaddr *)&a, sizeof a) == 0)) {
+        if (!S_ISSOCK(st.st_mode) || listener_in_use(&a, SOCK_STREAM)) {
             r = ERR(err, BUSY, "metrics_socket: %s is in use", h->path);
             h->path[0] = 0; /* not ours to remove */
             return r;
