@@ -151,8 +151,8 @@ two_users() {
     in_it useradd -u 2001 -G dedit one && in_it useradd -u 2002 -G dedit two && in_it useradd -u 2003 three || return 1
     group=$(in_it getent group dedit | cut -d: -f3)
     as 2001 "$group" 'dedit-client generate --raw -n 3 --quiet x' || return 1
-    # Three at once of one user are over its limit of two; another user is not touched by it.
-    as 2001 "$group" 'printf "{\"prompt\":\"a\"}\n{\"prompt\":\"b\"}\n{\"prompt\":\"c\"}\n" | dedit-client batch --raw --ignore-eos -n 400 -p 3' > "$scratch/one"
+    # Sixty at once of one user are over its limit of two; another user is not touched by it.
+    as 2001 "$group" 'yes "{\"prompt\":\"a\"}" | head -n 60 | dedit-client batch --raw --ignore-eos -n 400 -p 60' > "$scratch/one"
     grep -q 'max_requests_per_uid' "$scratch/one" && grep -q '"finish_reason":"length"' "$scratch/one" || return 1
     as 2002 "$group" 'dedit-client generate --raw -n 3 --quiet x' || return 1
     as 2002 "$group" 'dedit-client unload tiny' && return 1
