@@ -83,6 +83,7 @@ int client_call(struct dedit_client *c, Dedit__Wire__ClientMessage *m, int fd,
 int client_post(struct dedit_client *c, Dedit__Wire__ClientMessage *m, struct error *err);
 /* Takes in all packets that are there, without blocking.  CLOSED once the daemon is gone. */
 int client_pump(struct dedit_client *c, struct error *err);
+int client_code_of(const char *name); /* "limit-exceeded" -> code; INTERNAL for a name that is none */
 int client_gone(struct dedit_client *c, struct error *err); /* the error of a lost connection */
 
 /* ---- request.c ----------------------------------------------------------------------------------- */

@@ -66,14 +66,7 @@ static void skip_slot(struct slot *s)
 
 static int end_code(const Dedit__Wire__Finished *f)
 {
-    if (!f->error || !f->error->code)
-        return 0;
-#define X(NAME, number, name, text)                                                                \
-    if (strcmp(f->error->code, name) == 0)                                                         \
-        return DEDIT_E_##NAME;
-    DEDIT_ERRORS(X)
-#undef X
-    return DEDIT_E_INTERNAL;
+    return f->error && f->error->code ? client_code_of(f->error->code) : 0;
 }
 
 void request_on_finished(struct dedit_client *c, const Dedit__Wire__Finished *f)

@@ -41,7 +41,7 @@ static int lose_closed(struct dedit_client *c)
     return lose(c, &e);
 }
 
-static int code_of(const char *name)
+int client_code_of(const char *name)
 {
 #define X(NAME, number, text_name, text)                                                           \
     if (strcmp(name, text_name) == 0)                                                              \
@@ -53,7 +53,7 @@ static int code_of(const char *name)
 
 static int take_error(const Dedit__Wire__Error *e, struct error *err)
 {
-    int code = code_of(e->code ? e->code : "");
+    int code = client_code_of(e->code ? e->code : "");
     return error_set(err, code, __FILE__, __LINE__, "%s",
                      e->message && *e->message ? e->message : error_text(code));
 }
