@@ -125,7 +125,11 @@ static int make_buffers(struct engine *e, struct error *err)
     e->work = mem_map_pages((size_t)e->n_samplers * vocab * sizeof(*e->work));
     e->work_ids = mem_map_pages((size_t)e->n_samplers * vocab * sizeof(*e->work_ids));
     e->logits = mem_map_pages(e->logits_bytes);
-    if (!e->rows || !e->entries || !e->running || !e->work || !e->work_ids || !e->logits)
+    e->choices = mem_array(e->n_logits_rows, sizeof(*e->choices));
+    e->tails =
+        mem_array((size_t)e->n_logits_rows * (DK_KV_BLOCK + ROUND_MAX_ROWS), sizeof(*e->tails));
+    if (!e->rows || !e->entries || !e->running || !e->work || !e->work_ids || !e->logits ||
+        !e->choices || !e->tails)
         return ERR_NOMEM(err);
     return 0;
 }
@@ -262,6 +266,8 @@ struct engine *engine_free(struct engine *e)
     mem_free(e->rows);
     mem_free(e->entries);
     mem_free(e->running);
+    mem_free(e->choices);
+    mem_free(e->tails);
     size_t n = e->model ? (size_t)e->n_samplers * e->model->vocab_size : 0;
     mem_unmap_pages(e->work, n * sizeof(*e->work));
     mem_unmap_pages(e->work_ids, n * sizeof(*e->work_ids));

@@ -12,10 +12,9 @@
 #include "base/strbuf.h"
 #include "engine/engine.h"
 #include "engine/kv.h"
+#include "engine/round.h"
 #include "engine/seq.h"
 #include "engine/stop.h"
-
-#define COMMIT_MAX_TOKENS 64u /* tokens of one commit: a round's drafts and its bonus */
 
 enum request_state {
     REQUEST_WAITING, /* in the queue; may hold KV when it comes back from parking */
@@ -38,6 +37,7 @@ struct request {
     bool want_text;
     unsigned detok_flags;
     uint32_t planned; /* rows of the step that is being formed */
+    struct proposal draft;
 
     struct seq seq;
     uint32_t n_prompt;
@@ -61,11 +61,9 @@ struct request {
 struct batch_entry {
     struct request *r;
     uint32_t row0, n_rows;
-    float *logits; /* of its last row, or NULL: a prefill chunk that does not end the prompt */
-    /* The target's choice there. */
-    struct error error; /* why there is none, if code != 0 */
-    uint32_t token, n_lp;
-    struct token_logprob lp[1 + SAMPLING_MAX_LOGPROBS];
+    uint32_t logit0, n_logits; /* its rows of e->logits; none: a chunk that does not end a prompt */
+    uint32_t n_choices;        /* in e->choices + logit0 */
+    struct error error;        /* why the walk ended early, if code != 0 */
 };
 
 struct engine {
@@ -85,6 +83,11 @@ struct engine {
     float *logits;               /* [n_logits_rows][vocab] */
     size_t logits_bytes;
     uint32_t n_logits_rows;
+    uint32_t n_logits;      /* rows of this step */
+    struct choice *choices; /* [n_logits_rows] */
+    uint32_t *tails;        /* paths of trees, [n_logits_rows][DK_KV_BLOCK + ROUND_MAX_ROWS] */
+    size_t n_tails;         /* used in this step */
+    struct proposer proposer;
     /* The sampler's, [threads][vocab] each. */
     float *work;
     uint32_t *work_ids;
@@ -102,9 +105,9 @@ struct engine {
     /* The commit that is being made (commit.c). */
     uint32_t n_commit;
     struct strbuf text, piece;
-    struct engine_token tokens[COMMIT_MAX_TOKENS];
-    size_t text_at[COMMIT_MAX_TOKENS];
-    struct token_logprob logprobs[COMMIT_MAX_TOKENS][1 + SAMPLING_MAX_LOGPROBS];
+    struct engine_token tokens[ROUND_MAX_ROWS];
+    size_t text_at[ROUND_MAX_ROWS];
+    struct token_logprob logprobs[ROUND_MAX_ROWS][1 + SAMPLING_MAX_LOGPROBS];
 };
 
 /* engine.c: blocks that n positions need. */

@@ -56,6 +56,8 @@ libdedit_engine_a_SOURCES = \
 	%D%/request.c \
 	%D%/rope.c \
 	%D%/rope.h \
+	%D%/round.c \
+	%D%/round.h \
 	%D%/safetensors.c \
 	%D%/safetensors.h \
 	%D%/sampler.c \

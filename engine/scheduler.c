@@ -143,22 +143,10 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/*
- * How many rows each may have.  One for everyone who decodes (max_num_seqs <= the budget); what is
- * left is shared by the prompts evenly, unused shares being handed on, in an order that moves on
- * with every step.
- */
-static void plan_rows(struct engine *e)
+/* Prompts share `left` rows evenly, unused shares being handed on, in an order that moves on with
+ * every step. */
+static void share_rows(struct engine *e, uint32_t left, uint32_t prompts)
 {
-    uint32_t left = e->cfg.max_num_batched_tokens, prompts = 0;
-    for (uint32_t i = 0; i < e->n_running; i++) {
-        struct request *r = e->running[i];
-        r->planned = to_feed(r) == 1;
-        left -= r->planned;
-        prompts += !r->planned;
-    }
-    if (prompts == 0)
-        return;
     uint32_t turn = (uint32_t)(e->stats.steps % e->n_running), waiting = prompts;
     for (uint32_t j = 0; j < e->n_running; j++) {
         struct request *r = e->running[(turn + j) % e->n_running];
@@ -179,10 +167,46 @@ static void plan_rows(struct engine *e)
     }
 }
 
+/*
+ * How many rows each may have.  One for everyone who decodes (max_num_seqs <= the budget) and has
+ * logits; then proposals, in rank order, from what is left, or from half of it while prompts wait;
+ * the rest is the prompts'.
+ */
+static void plan_rows(struct engine *e)
+{
+    uint32_t left = e->cfg.max_num_batched_tokens, logits = e->n_logits_rows - e->n_running;
+    uint32_t prompts = 0;
+    for (uint32_t i = 0; i < e->n_running; i++) {
+        struct request *r = e->running[i];
+        r->planned = to_feed(r) == 1;
+        r->draft.n = 0;
+        left -= r->planned;
+        prompts += !r->planned;
+    }
+    uint32_t drafts = least(logits, prompts ? left / 2 : left);
+    for (uint32_t i = 0; e->proposer.propose && i < e->n_running && drafts; i++) {
+        struct request *r = e->running[i];
+        if (to_feed(r) != 1)
+            continue;
+        e->proposer.propose(e->proposer.arg, r, &r->draft);
+        round_trim(r, drafts);
+        r->planned += r->draft.n;
+        drafts -= r->draft.n;
+        left -= r->draft.n;
+    }
+    if (prompts)
+        share_rows(e, left, prompts);
+}
+
 /* Makes the rows writable; fewer rows when blocks are short, none when it has to wait. */
 static int reserve_rows(struct engine *e, struct request *r, struct error *err)
 {
     const struct kv_pool *pool = e->space.pool;
+    /* A proposal is not worth another request's blocks. */
+    while (r->draft.n && seq_blocks_needed(&r->seq, pool, r->planned) > kv_pool_available(pool)) {
+        r->draft.n--;
+        r->planned--;
+    }
     if (!make_room(e, r, seq_blocks_needed(&r->seq, pool, r->planned)))
         while (r->planned && seq_blocks_needed(&r->seq, pool, r->planned) > kv_pool_available(pool))
             r->planned--;
@@ -190,10 +214,11 @@ static int reserve_rows(struct engine *e, struct request *r, struct error *err)
 }
 
 /* Fills e->rows and e->entries; returns the number of entries, negative when the backend failed. */
-static int form_batch(struct engine *e, uint32_t *ret_rows, uint32_t *ret_logits, struct error *err)
+static int form_batch(struct engine *e, uint32_t *ret_rows, struct error *err)
 {
-    const size_t vocab = e->model->vocab_size;
-    uint32_t n = 0, n_rows = 0, n_logits = 0;
+    uint32_t n = 0, n_rows = 0;
+    e->n_logits = 0;
+    e->n_tails = 0;
     plan_rows(e);
     /* Best rank first; make_room takes from worse ranks only, which have no rows yet. */
     for (uint32_t i = 0; i < e->n_running; i++) {
@@ -207,72 +232,11 @@ static int form_batch(struct engine *e, uint32_t *ret_rows, uint32_t *ret_logits
         b->r = r;
         b->row0 = n_rows;
         b->n_rows = r->planned;
-        b->logits = NULL;
-        seq_rows(&r->seq, r->seq.n_kv, r->planned, e->rows + n_rows);
+        round_rows(e, b);
         n_rows += r->planned;
-        if (r->planned == to_feed(r)) {
-            b->logits = e->logits + n_logits++ * vocab;
-            e->rows[n_rows - 1].logits = b->logits;
-        }
     }
     *ret_rows = n_rows;
-    *ret_logits = n_logits;
     return (int)n;
-}
-
-/* ---- results ---------------------------------------------------------------------------------- */
-
-struct sampling {
-    struct engine *e;
-    uint32_t n;
-};
-
-/* The choices of every n-th entry: each is a function of its own request alone. */
-static void sample_some(void *arg, const struct dk_par *par)
-{
-    const struct sampling *w = arg;
-    struct engine *e = w->e;
-    const size_t vocab = e->model->vocab_size;
-    if (par->tid >= e->n_samplers)
-        return;
-    unsigned step = par->n < e->n_samplers ? par->n : e->n_samplers;
-    for (uint32_t i = par->tid; i < w->n; i += step) {
-        struct batch_entry *b = &e->entries[i];
-        if (!b->logits)
-            continue;
-        b->error.code = 0;
-        b->n_lp = 0;
-        int r =
-            sampler_choose(b->r->sampler, e->ops, b->logits, b->r->seq.n_tokens,
-                           e->work + par->tid * vocab, e->work_ids + par->tid * vocab, &b->token,
-                           b->r->n_logprobs >= 0 ? b->lp : NULL, &b->n_lp, &b->error);
-        if (r < 0 && b->error.code == 0)
-            (void)ERR_NOMEM(&b->error);
-    }
-}
-
-static void sample_all(struct engine *e, uint32_t n, uint32_t n_logits)
-{
-    struct sampling w = {e, n};
-    struct dk_par alone = {.n = 1};
-    if (n_logits > 1)
-        e->space.backend->parallel(e->space.model, sample_some, &w);
-    else
-        sample_some(&w, &alone);
-}
-
-/* The target's choice after the last row of a request, committed. */
-static void finish_round(struct engine *e, struct batch_entry *b)
-{
-    struct request *r = b->r;
-    if (r->usage.completion_tokens == 0)
-        r->usage.prefill_ns = clock_now_ns() - r->t_submit;
-    commit_begin(e);
-    if (b->error.code == DEDIT_E_NUMERIC)
-        seq_withdraw(&r->seq, e->space.pool);
-    if (b->error.code == 0 && commit_token(r, b->token, 0, b->lp, b->n_lp) < 0)
-        (void)ERR_NOMEM(&b->error);
-    commit_end(r, b->error.code ? &b->error : NULL);
 }
 
 static void fail_running(struct engine *e, const struct error *err)
@@ -289,8 +253,8 @@ int engine_step(struct engine *e, struct error *err)
     dk_thread_init();
     finish_empty(e);
     admit(e);
-    uint32_t n_rows = 0, n_logits = 0;
-    int n = form_batch(e, &n_rows, &n_logits, err);
+    uint32_t n_rows = 0;
+    int n = form_batch(e, &n_rows, err);
     if (n == 0)
         return 0;
     if (n > 0) {
@@ -306,13 +270,15 @@ int engine_step(struct engine *e, struct error *err)
     e->stats.steps++;
     for (int i = 0; i < n; i++) {
         struct request *r = e->entries[i].r;
+        if (r->draft.n)
+            continue; /* which rows stay is for the walk to say */
         seq_advance(&r->seq, e->entries[i].n_rows);
         if (e->cfg.enable_prefix_caching)
             seq_publish(&r->seq, e->space.pool);
     }
-    sample_all(e, (uint32_t)n, n_logits);
+    round_choose(e, (uint32_t)n);
     for (int i = 0; i < n; i++) /* a callback may have ended any of those still to come */
-        if (e->entries[i].logits && e->entries[i].r->state == REQUEST_RUNNING)
-            finish_round(e, &e->entries[i]);
+        if (e->entries[i].n_logits && e->entries[i].r->state == REQUEST_RUNNING)
+            round_finish(e, &e->entries[i]);
     return e->n_running || e->n_waiting;
 }

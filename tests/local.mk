@@ -70,6 +70,10 @@ check_PROGRAMS += %D%/unit/test-engine-schedule
 tests_unit_test_engine_schedule_SOURCES = %D%/unit/test-engine-schedule.c $(engine_fixtures)
 tests_unit_test_engine_schedule_LDADD = $(engine_test_libs) -lm
 
+check_PROGRAMS += %D%/unit/test-engine-round
+tests_unit_test_engine_round_SOURCES = %D%/unit/test-engine-round.c $(engine_fixtures)
+tests_unit_test_engine_round_LDADD = $(engine_test_libs) -lm
+
 check_PROGRAMS += %D%/unit/test-kv
 tests_unit_test_kv_SOURCES = %D%/unit/test-kv.c
 tests_unit_test_kv_LDADD = $(engine_test_libs)

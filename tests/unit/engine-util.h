@@ -4,7 +4,7 @@
 
 #include "engine/engine.h"
 
-/* Small and deterministic: 2 threads, the best tier, 512 positions. */
+/* Small: 1 thread, the best tier, 512 positions. */
 struct engine_config test_engine_config(void);
 struct engine *test_engine(const char *path, const struct engine_config *c);
 

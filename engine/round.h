@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A round of one request: a proposal (empty for plain decoding), its rows in the target's batch, the
+ * walk along the target's own choices, the commit.
+ *
+ * Rows: row 0 is the anchor, the last token of the sequence, which has no K/V yet; rows 1..n are the
+ * proposal's nodes.  The target chooses a token after the anchor; while that token is a child of the
+ * node it was chosen at, the walk goes on there.  Every choice is the target's own, so what is
+ * proposed changes how many tokens a round commits, never which.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "engine/sampler.h"
+
+struct engine;
+struct request;
+struct batch_entry;
+
+#define ROUND_MAX_ROWS 64u /* anchor and nodes; also the most tokens of one commit */
+
+/* A tree of tokens after the anchor.  parent[i] < i, or -1 for the anchor. */
+struct proposal {
+    uint32_t n;
+    uint32_t tokens[ROUND_MAX_ROWS - 1];
+    int32_t parent[ROUND_MAX_ROWS - 1];
+};
+
+/* The target's choice at one row of the path. */
+struct choice {
+    uint32_t token, n_lp;
+    uint32_t row; /* of the round: where it was chosen */
+    struct token_logprob lp[1 + SAMPLING_MAX_LOGPROBS];
+};
+
+/* Who proposes.  NULL in the engine: nobody (plain decoding). */
+struct proposer {
+    /* Fills *ret (n = 0 on entry) for a request whose next step is a decode row. */
+    void (*propose)(void *arg, struct request *r, struct proposal *ret);
+    void *arg;
+};
+
+/* Nodes that do not fit are cut off the end: of the context, and of `room` rows. */
+void round_trim(struct request *r, uint32_t room);
+/* Writes the rows of entry b (r->planned of them) to e->rows + b->row0, logits included. */
+void round_rows(struct engine *e, struct batch_entry *b);
+/* Choices of all entries, on all threads. */
+void round_choose(struct engine *e, uint32_t n_entries);
+/* Commits the choices of an entry, keeps the K/V of its path. */
+void round_finish(struct engine *e, struct batch_entry *b);
