@@ -216,20 +216,22 @@ AVX2 static double fma_avx2(unsigned loops, float *sink)
 
 AVX2 static double int_avx2(unsigned loops, float *sink)
 {
-    __m256i a[6], x = _mm256_set1_epi16(3);
-#pragma GCC unroll 6
-    for (int i = 0; i < 6; i++)
-        a[i] = _mm256_set1_epi16((short)i);
+    __m256i a[10], x = _mm256_set1_epi16(3), y = _mm256_set1_epi16(5);
+#pragma GCC unroll 10
+    for (int i = 0; i < 10; i++)
+        a[i] = _mm256_set1_epi32(i);
     for (unsigned l = 0; l < loops; l++) {
-#pragma GCC unroll 6
-        for (int i = 0; i < 6; i++)
-            a[i] = _mm256_add_epi32(a[i], _mm256_madd_epi16(a[i], x));
+#pragma GCC unroll 10
+        for (int i = 0; i < 10; i++) {
+            __asm__("" : "+x"(x)); /* another x for all the compiler knows: no product is shared */
+            a[i] = _mm256_add_epi32(a[i], _mm256_madd_epi16(x, y));
+        }
     }
-#pragma GCC unroll 6
-    for (int i = 1; i < 6; i++)
+#pragma GCC unroll 10
+    for (int i = 1; i < 10; i++)
         a[0] = _mm256_add_epi32(a[0], a[i]);
     *sink = (float)_mm256_extract_epi32(a[0], 0);
-    return 6.0 * 16 * loops;
+    return 10.0 * 16 * loops;
 }
 
 AVX512 static double fma_avx512(unsigned loops, float *sink)
