@@ -8,6 +8,7 @@
 #include "base/parse.h"
 #include "engine/gguf.h"
 #include "engine/model_file_internal.h"
+#include "tests/fuzz/file.h"
 
 /* Reads the ends of a range; a sanitizer tells when they are outside. */
 static void touch(const void *p, size_t n)
@@ -70,6 +71,24 @@ static void check_model(const uint8_t *data, size_t size)
     model_file_free(f);
 }
 
+/* By path the results are the same. */
+static void check_file(const uint8_t *data, size_t size, int want)
+{
+    char path[64];
+    struct gguf *g = NULL;
+    struct model_file *f = NULL, *same = NULL;
+    int fd = fuzz_wants_file(size) ? fuzz_file(data, size, path) : -1;
+    if (fd < 0)
+        return;
+    FUZZ_CHECK(gguf_open(path, &g, NULL) == want);
+    gguf_free(g);
+    int r = model_file_open(path, &f, NULL);
+    FUZZ_CHECK(r == model_parse_gguf(data, size, "fuzz", &same, NULL));
+    model_file_free(f);
+    model_file_free(same);
+    fd_close(fd);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char *const keys[] = {"general.architecture",
@@ -84,6 +103,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct gguf *g = NULL;
     int r = gguf_parse(data, size, "fuzz", &g, &err);
     FUZZ_CHECK(r == 0 || (r == err.code && err.msg[0]));
+    check_file(data, size, r);
     if (r < 0)
         return 0;
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)

@@ -5,6 +5,23 @@
 #include <string.h>
 
 #include "engine/safetensors.h"
+#include "tests/fuzz/file.h"
+
+/* By path the result is the same. */
+static void check_file(const uint8_t *data, size_t size, int want)
+{
+    char path[64];
+    struct safetensors *s = NULL;
+    int fd = fuzz_wants_file(size) ? fuzz_file(data, size, path) : -1;
+    if (fd < 0)
+        return;
+    FUZZ_CHECK(safetensors_open(path, &s, NULL) == want);
+    for (size_t i = 0; s && i < safetensors_count(s); i++)
+        safetensors_release(s, safetensors_at(s, i)->data, safetensors_at(s, i)->bytes);
+    FUZZ_CHECK(!s || safetensors_path(s)[0] == '/');
+    safetensors_free(s);
+    fd_close(fd);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -12,6 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct safetensors *s = NULL;
     int r = safetensors_parse(data, size, "fuzz", &s, &err);
     FUZZ_CHECK(r == 0 || (r == err.code && err.msg[0]));
+    check_file(data, size, r);
     if (r < 0)
         return 0;
     size_t total = 0;

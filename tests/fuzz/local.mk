@@ -26,21 +26,21 @@ tests_fuzz_fuzz_config_LDADD = $(engine_libs)
 endif
 
 check_PROGRAMS += %D%/replay-gguf
-tests_fuzz_replay_gguf_SOURCES = %D%/fuzz-gguf.c $(fuzz_replay)
+tests_fuzz_replay_gguf_SOURCES = %D%/fuzz-gguf.c %D%/file.h $(fuzz_replay)
 tests_fuzz_replay_gguf_LDADD = $(engine_libs)
 if ENABLE_FUZZ
 noinst_PROGRAMS += %D%/fuzz-gguf
-tests_fuzz_fuzz_gguf_SOURCES = %D%/fuzz-gguf.c %D%/fuzz.h
+tests_fuzz_fuzz_gguf_SOURCES = %D%/fuzz-gguf.c %D%/file.h %D%/fuzz.h
 tests_fuzz_fuzz_gguf_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LDFLAGS)
 tests_fuzz_fuzz_gguf_LDADD = $(engine_libs)
 endif
 
 check_PROGRAMS += %D%/replay-safetensors
-tests_fuzz_replay_safetensors_SOURCES = %D%/fuzz-safetensors.c $(fuzz_replay)
+tests_fuzz_replay_safetensors_SOURCES = %D%/fuzz-safetensors.c %D%/file.h $(fuzz_replay)
 tests_fuzz_replay_safetensors_LDADD = $(engine_libs)
 if ENABLE_FUZZ
 noinst_PROGRAMS += %D%/fuzz-safetensors
-tests_fuzz_fuzz_safetensors_SOURCES = %D%/fuzz-safetensors.c %D%/fuzz.h
+tests_fuzz_fuzz_safetensors_SOURCES = %D%/fuzz-safetensors.c %D%/file.h %D%/fuzz.h
 tests_fuzz_fuzz_safetensors_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LDFLAGS)
 tests_fuzz_fuzz_safetensors_LDADD = $(engine_libs)
 endif
