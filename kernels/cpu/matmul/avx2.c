@@ -65,9 +65,9 @@ static inline __attribute__((always_inline)) void vf_order_bf16(__m256 *v)
 /* With fewer rows the processor fetches better alone. */
 #define FETCH_ROWS(bytes) ((bytes) == 4 ? 3u : 1u)
 #define DIRECT_K 192u
-#define FEW_GROUPS 11
+#define FEW_GROUPS 16
 #define CHUNK_K 256u
-#define BLOCK_ROWS 1536u
+#define BLOCK_GROUPS 16u
 
 #include "kernels/cpu/matmul/tile.h"
 

@@ -52,7 +52,7 @@ static inline __attribute__((always_inline)) void vf_order_bf16(__m512 *v)
 #define DIRECT_K 192u
 #define FEW_GROUPS 3
 #define CHUNK_K 192u
-#define BLOCK_ROWS 1536u
+#define BLOCK_GROUPS 128u
 
 #include "kernels/cpu/matmul/tile.h"
 

@@ -8,7 +8,7 @@
  *                                                                   puts sums in order afterwards
  *   MAX_ROWS, FOR_EACH_R(X)                                         rows of a tile
  *   MAX_PANELS, FOR_EACH_TILE(X)                                    tiles on widened chunks: X(R, P)
- *   FETCH_BYTES, FETCH_ROWS, DIRECT_K, CHUNK_K, BLOCK_ROWS, FEW_GROUPS   sizes, found by measuring
+ *   FETCH_BYTES, FETCH_ROWS, DIRECT_K, CHUNK_K, BLOCK_GROUPS, FEW_GROUPS   sizes, found by measuring
  *
  * A tile holds R x P x 16 chains in registers and walks the inputs in ascending order; between two
  * chunks of inputs the chains wait in memory as they are.  So no choice made here (tile, chunk,
@@ -144,7 +144,7 @@ static const tile_fn tiles_f32[MAX_PANELS + 1][MAX_ROWS + 1] = {FOR_EACH_TILE(F3
 
 struct scratch {
     _Alignas(64) float w[MAX_PANELS][CHUNK_K * 16];
-    _Alignas(64) float acc[BLOCK_ROWS * MAX_PANELS * 16];
+    _Alignas(64) float acc[BLOCK_GROUPS * MAX_ROWS * MAX_PANELS * 16];
 };
 _Static_assert(sizeof(struct scratch) <= DK_SCRATCH_BYTES, "scratch");
 
@@ -210,29 +210,31 @@ static const float *job_rows(const struct job *j, uint32_t row)
     return (const float *)dk_act_f32(j->a) + (size_t)row * j->kp;
 }
 
-static void few_groups(const struct job *j)
+/* Groups [g0, g1), all panels. */
+static void few_groups(const struct job *j, uint32_t g0, uint32_t g1)
 {
     const tile_fn *tiles = j->src == FROM_F32   ? tiles_f32[1]
                            : j->src == FROM_F16 ? tiles_f16
                                                 : tiles_bf16;
-    const uint32_t G = j->groups.n, chunk = G == 1 ? j->kp : DIRECT_K;
+    const uint32_t G = g1 - g0, chunk = G == 1 ? j->kp : DIRECT_K;
+    const uint32_t start = dk_group_start(&j->groups, g0);
     const size_t k_bytes = 16 * source_bytes(j->src); /* of one input */
     const char *end = job_panel(j, j->panel1);
     for (uint32_t p = j->panel0; p < j->panel1; p++) {
         for (uint32_t k0 = 0; k0 < j->kp; k0 += chunk) {
             const uint32_t kn = j->kp - k0 < chunk ? j->kp - k0 : chunk;
             const char *w = job_panel(j, p) + k0 * k_bytes;
-            for (uint32_t g = 0; g < G; g++) {
+            for (uint32_t g = g0; g < g1; g++) {
                 uint32_t R = dk_group_rows(&j->groups, g), row = dk_group_start(&j->groups, g);
                 /* Each group fetches its share of the lines. */
-                unsigned from = j->lines * g / G, to = j->lines * (g + 1) / G;
+                unsigned from = j->lines * (g - g0) / G, to = j->lines * (g - g0 + 1) / G;
                 const char *fetch = w + FETCH_BYTES;
                 struct tile_args t = {
                     .w = w,
                     .x = job_rows(j, row) + (size_t)k0 * R,
                     .k_blocks = kn / 16,
                     .resume = k0 > 0,
-                    .acc = j->s->acc + row * 16,
+                    .acc = j->s->acc + (size_t)(row - start) * 16,
                     .fetch = fetch + 64 * from,
                     .fetch_lines = to - from,
                     .fetch_step = 64 * j->lines,
@@ -242,9 +244,10 @@ static void few_groups(const struct job *j)
                 tiles[R](&t);
             }
         }
-        for (uint32_t g = 0; g < G; g++) {
+        for (uint32_t g = g0; g < g1; g++) {
             uint32_t row = dk_group_start(&j->groups, g);
-            store(j->mm, row, dk_group_rows(&j->groups, g), p, 1, j->s->acc + row * 16, j->src);
+            store(j->mm, row, dk_group_rows(&j->groups, g), p, 1,
+                  j->s->acc + (size_t)(row - start) * 16, j->src);
         }
     }
 }
@@ -278,7 +281,7 @@ static void many_groups(const struct job *j, uint32_t g0, uint32_t g1, uint32_t 
             t.x = job_rows(j, row) + (size_t)k0 * R;
             t.acc = j->s->acc + (size_t)(row - start) * P * 16;
             /* The first groups fetch one of the lines each. */
-            t.fetch = fetch + 64 * (g - g0);
+            t.fetch = fetch ? fetch + 64 * (g - g0) : NULL;
             t.fetch_lines = g - g0 < j->lines;
             t.fetch_blocks = fetch ? kn / 16 : 0;
             tiles_f32[P][R](&t);
@@ -305,19 +308,19 @@ static void matmul_float(const struct dk_mm *mm, const struct dk_act *a, uint32_
     };
     j.lines = source_bytes(j.src);
     j.panel_bytes = (size_t)j.kp * 16 * source_bytes(j.src);
-    if (j.groups.n <= FEW_GROUPS) {
-        few_groups(&j);
-        return;
-    }
-    for (uint32_t g = 0, end; g < j.groups.n; g = end) {
-        end = g + BLOCK_ROWS / MAX_ROWS;
-        if (end > j.groups.n)
-            end = j.groups.n;
+    /* Blocks of groups, so that their activations stay in the second-level cache. */
+    const uint32_t blocks = (j.groups.n + BLOCK_GROUPS - 1) / BLOCK_GROUPS;
+    for (uint32_t b = 0; b < blocks; b++) {
+        uint32_t g0 = j.groups.n * b / blocks, g1 = j.groups.n * (b + 1) / blocks;
+        if (g1 - g0 <= FEW_GROUPS) {
+            few_groups(&j, g0, g1);
+            continue;
+        }
         for (uint32_t p = panel0, P; p < panel1; p += P) {
             P = MAX_PANELS;
             while (P > panel1 - p)
                 P--;
-            many_groups(&j, g, end, p, P, p + P < panel1 ? job_panel(&j, p + P) : NULL);
+            many_groups(&j, g0, g1, p, P, p + P < panel1 ? job_panel(&j, p + P) : NULL);
         }
     }
 }
