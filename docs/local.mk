@@ -1,3 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 dist_doc_DATA += %D%/architecture.md %D%/models.md %D%/protocol.md proto/dedit.proto
-EXTRA_DIST += %D%/examples/many.c %D%/examples/one.c
+examplesdir = $(docdir)/examples
+dist_examples_DATA = \
+	%D%/examples/cancel.c \
+	%D%/examples/chat.c \
+	%D%/examples/events.c \
+	%D%/examples/many.c \
+	%D%/examples/one.c \
+	%D%/examples/one.cpp \
+	%D%/examples/one.py

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # A unit test is one program: add it to check_PROGRAMS, with _SOURCES and one of the link lists.
 AM_TESTS_ENVIRONMENT = top_srcdir='$(abs_top_srcdir)'; top_builddir='$(abs_top_builddir)'; \
-	CC='$(CC)'; export top_srcdir top_builddir CC;
+	CC='$(CC)'; SANITIZE='$(DEDIT_SANITIZE)'; export top_srcdir top_builddir CC SANITIZE;
 # For sanitized builds: slower, and the first finding ends the program.  No fake stack: gcc 12 aligns it
 # to 32 bytes, and the spills of 64-byte vectors then crash.
 if SANITIZED
@@ -191,6 +191,7 @@ script_tests = \
 	%D%/integration/check.sh \
 	%D%/integration/client.sh \
 	%D%/integration/daemon.sh \
+	%D%/integration/examples.sh \
 	%D%/integration/fetch.sh \
 	%D%/integration/generate.sh \
 	%D%/integration/golden-amx.sh \
