@@ -105,9 +105,9 @@ struct engine {
     /* The commit that is being made (commit.c). */
     uint32_t n_commit;
     struct strbuf text, piece;
-    struct engine_token tokens[ROUND_MAX_ROWS];
-    size_t text_at[ROUND_MAX_ROWS];
-    struct token_logprob logprobs[ROUND_MAX_ROWS][1 + SAMPLING_MAX_LOGPROBS];
+    struct engine_token tokens[ROUND_MAX_TOKENS];
+    size_t text_at[ROUND_MAX_TOKENS];
+    struct token_logprob logprobs[ROUND_MAX_TOKENS][1 + SAMPLING_MAX_LOGPROBS];
 };
 
 /* engine.c: blocks that n positions need. */

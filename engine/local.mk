@@ -42,6 +42,7 @@ libdedit_engine_a_SOURCES = \
 	%D%/json_parse.c \
 	%D%/kv.c \
 	%D%/kv.h \
+	%D%/method.h \
 	%D%/model_bind.c \
 	%D%/model_file.c \
 	%D%/model_file.h \
@@ -53,6 +54,8 @@ libdedit_engine_a_SOURCES = \
 	%D%/names.c \
 	%D%/names.h \
 	%D%/noise.h \
+	%D%/proposal.c \
+	%D%/proposal.h \
 	%D%/request.c \
 	%D%/rope.c \
 	%D%/rope.h \

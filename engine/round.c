@@ -52,15 +52,6 @@ void round_rows(struct engine *e, struct batch_entry *b)
 
 /* ---- the walk --------------------------------------------------------------------------------- */
 
-/* Row of the child of row `at` with this token; 0: none. */
-static uint32_t child(const struct proposal *d, uint32_t at, uint32_t token)
-{
-    for (uint32_t i = 0; i < d->n; i++)
-        if (d->parent[i] + 1 == (int32_t)at && d->tokens[i] == token)
-            return i + 1;
-    return 0;
-}
-
 /* The sampler sees each token of the path before it chooses the next one, and forgets them again:
  * committing is round_finish's. */
 static void walk(struct engine *e, struct batch_entry *b, float *work, uint32_t *work_ids)
@@ -79,7 +70,7 @@ static void walk(struct engine *e, struct batch_entry *b, float *work, uint32_t 
         if (n < 0)
             break;
         b->n_choices++;
-        row = child(&r->draft, row, c->token);
+        row = (uint32_t)(proposal_child(&r->draft, (int)row - 1, c->token) + 1);
         if (row == 0 || sampler_is_stop_id(r->sampler, c->token))
             break;
         n = sampler_commit(r->sampler, c->token);

@@ -14,20 +14,15 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "engine/proposal.h"
 #include "engine/sampler.h"
 
 struct engine;
 struct request;
 struct batch_entry;
 
-#define ROUND_MAX_ROWS 64u /* anchor and nodes; also the most tokens of one commit */
-
-/* A tree of tokens after the anchor.  parent[i] < i, or -1 for the anchor. */
-struct proposal {
-    uint32_t n;
-    uint32_t tokens[ROUND_MAX_ROWS - 1];
-    int32_t parent[ROUND_MAX_ROWS - 1];
-};
+#define ROUND_MAX_ROWS   (1 + PROPOSAL_MAX_NODES) /* anchor and nodes */
+#define ROUND_MAX_TOKENS (1 + PROPOSAL_MAX_DEPTH) /* most tokens of one commit */
 
 /* The target's choice at one row of the path. */
 struct choice {

@@ -47,8 +47,7 @@ static uint32_t truth_at(const struct request *r, uint32_t i)
 
 static void node(struct proposal *p, uint32_t token, int32_t parent)
 {
-    p->tokens[p->n] = token;
-    p->parent[p->n++] = parent;
+    (void)proposal_add(p, token, parent, 0.5f);
 }
 
 static void propose(void *arg, struct request *r, struct proposal *p)
