@@ -110,14 +110,23 @@ void step_measure_peaks(struct step *s, struct step_peaks *p)
     p->amx = floors_amx(s->floors);
 }
 
-double step_floor(const struct step *s, const struct step_peaks *p, double rows, double head_rows)
+double step_kv_bytes(const struct step *s, uint32_t positions)
+{
+    const struct model_config *c = engine_model_config(s->e);
+    return 2.0 * c->n_layers * c->n_kv_heads * c->head_dim * positions *
+           (double)dk_kv_elem_bytes(engine_get_config(s->e)->kv_type);
+}
+
+double step_floor(const struct step *s, const struct step_peaks *p, double rows, double head_rows,
+                  double kv_bytes)
 {
     /* 16-bit activations are two int8 planes where the dot product takes int8. */
     double planes = s->engine.config.tier >= DK_TIER_AVX512 ? 2 : 1;
     double peak = s->amx_class && p->amx > 0 ? p->amx : p->fma;
     double all = s->int_params + s->float_params, body = (all - s->head_params) / all;
     double work = body * rows + (1 - body) * head_rows; /* rows, weighed by parameters */
-    double read = p->read_s * (double)s->weight_bytes / (double)floors_bytes(s->floors);
+    double read =
+        p->read_s * ((double)s->weight_bytes + kv_bytes) / (double)floors_bytes(s->floors);
     double compute = 2 * s->float_params * work / peak + planes * s->int_params * work / p->dot;
     return read > compute ? read : compute;
 }
@@ -186,7 +195,15 @@ static int parse_dtype(struct step *s, enum dk_type *ret, struct error *err)
 static int open_all(struct step *s, struct error *err)
 {
     struct engine_config *c = &s->engine.config;
-    int r = model_file_open(s->path, &s->file, err);
+    struct model_file *copy = NULL; /* the engine's own: it may give weights back to the kernel */
+    int r;
+    if (s->random) {
+        r = random_model_new(s->random, s->type, s->layers, &s->file, err);
+        if (r == 0)
+            r = random_model_new(s->random, s->type, s->layers, &copy, err);
+    } else {
+        r = model_file_open(s->path, &s->file, err);
+    }
     if (r < 0)
         return r;
     weigh(s);
@@ -200,7 +217,9 @@ static int open_all(struct step *s, struct error *err)
     if (!c->max_context)
         c->max_context = (context + rows + 31) / 16 * 16;
     c->max_num_seqs = 1;
-    if ((r = bench_engine_open(&s->engine, s->path, &s->e, err)) < 0)
+    r = copy ? engine_new_textless(copy, c, &s->e, err)
+             : bench_engine_open(&s->engine, s->path, &s->e, err);
+    if (r < 0)
         return r;
     s->amx_class = strstr(engine_class(s->e), "amx") != NULL;
     if (s->csv_path && !(s->csv = fopen(s->csv_path, "we")))
@@ -255,32 +274,28 @@ static int run(const struct bench_command *c, int argc, char **argv)
     s.repetitions = 21;
     if (bench_options(c, argc, argv, &s, &first, &status) < 0)
         return status;
-    enum dk_type type;
     if (first < argc)
         return bench_fail(c, BENCH_USAGE, "\"%s\" is not an option", argv[first]);
     if (s.load + s.rest + (s.prefill > 0) > 1)
         return bench_fail(c, BENCH_USAGE, "--load, --rest and --prefill exclude each other");
     if (s.random && s.engine.model)
         return bench_fail(c, BENCH_USAGE, "--random and --model exclude each other");
-    if (parse_dtype(&s, &type, &err) < 0)
+    if (s.random && s.load)
+        return bench_fail(c, BENCH_USAGE, "--load needs a file: --random has none");
+    if (parse_dtype(&s, &s.type, &err) < 0)
         return bench_fail(c, BENCH_USAGE, "--dtype: %s", err.msg);
     if (bench_engine_tier(&s.engine, &err) < 0)
         return bench_fail(c, BENCH_FAILED, "%s", err.msg);
     char path[4096];
-    struct random_model random = {"", ""};
     int r = 0;
     s.path = s.engine.model;
-    if (s.random) {
-        r = random_model_new(s.random, type, s.layers, &random, &err);
-        s.path = random.path;
-    } else if (!s.path) {
+    if (!s.random && !s.path) {
         r = bench_default_model(path, sizeof(path), &err);
         s.path = path;
     }
     if (r == 0)
         r = run_all(&s, &err);
     close_all(&s);
-    random_model_done(&random);
     return r < 0 ? bench_fail(c, BENCH_FAILED, "%s", err.msg) : BENCH_OK;
 }
 

@@ -16,6 +16,7 @@ struct step {
     struct bench_engine engine;
     const char *random, *dtype, *csv_path, *path;
     uint32_t layers, rows[STEP_MAX_ROWS], contexts[STEP_MAX_CONTEXTS], repetitions, prefill;
+    enum dk_type type; /* with random */
     size_t n_rows, n_contexts;
     bool load, rest;
 
@@ -43,4 +44,8 @@ struct step_peaks {
     double read_s, fma, dot, amx;
 };
 void step_measure_peaks(struct step *s, struct step_peaks *p);
-double step_floor(const struct step *s, const struct step_peaks *p, double rows, double head_rows);
+/* K/V of so many positions. */
+double step_kv_bytes(const struct step *s, uint32_t positions);
+/* Reading weights and K/V once each, or the products' arithmetic where that takes longer. */
+double step_floor(const struct step *s, const struct step_peaks *p, double rows, double head_rows,
+                  double kv_bytes);

@@ -119,7 +119,7 @@ static int measure_rows(struct step *s, uint32_t context, struct rows_data *d, s
             uint32_t n = s->rows[i];
             r = feed(s, b.seq, b.tokens + context, n, b.logits, n, &d->time[i][at], err);
             engine_seq_truncate(s->e, b.seq, context);
-            d->floor[i][at] = step_floor(s, &p, n, n);
+            d->floor[i][at] = step_floor(s, &p, n, n, step_kv_bytes(s, context + n));
         }
     }
     bench_seq_close(s, &b);
@@ -229,7 +229,6 @@ int step_prefill(struct step *s, struct error *err)
 
 int step_rest(struct step *s, struct error *err)
 {
-    const struct model_config *c = engine_model_config(s->e);
     const struct engine_config *ec = engine_get_config(s->e);
     _cleanup_(products_freep) struct products *p = NULL;
     size_t n = s->repetitions;
@@ -251,8 +250,7 @@ int step_rest(struct step *s, struct error *err)
     for (size_t i = 0; i < s->n_contexts && r == 0; i++) {
         struct bench_seq b;
         uint32_t context = s->contexts[i];
-        double kv = 2.0 * c->n_layers * c->n_kv_heads * c->head_dim * (context + 1) *
-                    dk_kv_elem_bytes(ec->kv_type);
+        double kv = step_kv_bytes(s, context + 1);
         r = bench_seq_open(s, context, 1, 1, &b, err);
         for (size_t k = 0; k < n + 2 && r == 0; k++) {
             size_t at = k < 2 ? 0 : k - 2;

@@ -176,19 +176,20 @@ static double since(uint64_t *t)
     return d;
 }
 
+/* e->file is there, or path names it. */
 static int load(struct engine *e, const char *path, const struct load_progress *p,
                 struct error *err)
 {
     uint64_t t = clock_now_ns();
     tell(p, "open", 0);
-    int r = model_file_open(path, &e->file, err);
+    int r = e->file ? 0 : model_file_open(path, &e->file, err);
     if (r < 0)
         return r;
     e->model = model_file_config(e->file);
     tell(p, "open", 1);
     r = resolve_config(&e->cfg, e->model, err);
     if (r < 0)
-        return error_prefix(err, r, "%s", path);
+        return error_prefix(err, r, "%s", model_file_path(e->file));
     struct backend_options o = backend_options(&e->cfg);
     e->n_logits_rows = e->cfg.max_num_seqs;
     if (!size_mul((size_t)e->n_logits_rows * sizeof(float), e->model->vocab_size, &e->logits_bytes))
@@ -199,9 +200,11 @@ static int load(struct engine *e, const char *path, const struct load_progress *
     e->timing.open = since(&t);
 
     tell(p, "vocabulary", 0);
-    r = tokenizer_load(e->file, &e->tokenizer, err);
-    if (r < 0)
-        return r;
+    if (path) {
+        r = tokenizer_load(e->file, &e->tokenizer, err);
+        if (r < 0)
+            return r;
+    }
     tell(p, "vocabulary", 1);
     e->timing.vocabulary = since(&t);
 
@@ -235,22 +238,36 @@ static int load(struct engine *e, const char *path, const struct load_progress *
     return 0;
 }
 
-int engine_new(const char *path, const struct engine_config *c,
-               void (*progress)(void *arg, const char *phase, uint64_t done, uint64_t total),
-               void *arg, struct engine **ret, struct error *err)
+static int make_engine(const char *path, struct model_file *file, const struct engine_config *c,
+                       const struct load_progress *p, struct engine **ret, struct error *err)
 {
     _cleanup_(engine_freep) struct engine *e = mem_zalloc(sizeof(*e));
-    if (!e)
+    if (!e) {
+        model_file_free(file);
         return ERR_NOMEM(err);
+    }
     dk_thread_init();
     e->cfg = *c;
+    e->file = file;
     e->space.backend = &backend_cpu;
-    struct load_progress p = {progress, arg};
-    int r = load(e, path, &p, err);
+    int r = load(e, path, p, err);
     if (r < 0)
         return r;
     *ret = TAKE_PTR(e);
     return 0;
+}
+
+int engine_new(const char *path, const struct engine_config *c,
+               void (*progress)(void *arg, const char *phase, uint64_t done, uint64_t total),
+               void *arg, struct engine **ret, struct error *err)
+{
+    return make_engine(path, NULL, c, &(struct load_progress){progress, arg}, ret, err);
+}
+
+int engine_new_textless(struct model_file *take, const struct engine_config *c,
+                        struct engine **ret, struct error *err)
+{
+    return make_engine(NULL, take, c, &(struct load_progress){NULL, NULL}, ret, err);
 }
 
 struct engine *engine_free(struct engine *e)

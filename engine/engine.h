@@ -51,12 +51,17 @@ struct engine_load_timing { /* seconds */
 int engine_new(const char *path, const struct engine_config *c,
                void (*progress)(void *arg, const char *phase, uint64_t done, uint64_t total),
                void *arg, struct engine **ret, struct error *err);
+/* Around an opened model, which is taken over also when this fails, and without its tokenizer: every
+ * token's text is empty.  For models that have none, such as those of engine/model_random.h. */
+struct model_file;
+int engine_new_textless(struct model_file *take, const struct engine_config *c,
+                        struct engine **ret, struct error *err);
 struct engine *engine_free(struct engine *e); /* outstanding requests are cancelled first */
 DEFINE_CLEANUP(struct engine *, engine_free);
 
 const struct model_config *engine_model_config(const struct engine *e);
 const struct engine_config *engine_get_config(const struct engine *e); /* with defaults resolved */
-const struct tokenizer *engine_tokenizer(const struct engine *e);
+const struct tokenizer *engine_tokenizer(const struct engine *e); /* NULL: engine_new_textless() */
 /* The model's chat format; UNSUPPORTED when its template is unknown. */
 int engine_chat_format(const struct engine *e, enum chat_format *ret, struct error *err);
 const char *engine_model_name(const struct engine *e);

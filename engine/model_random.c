@@ -133,8 +133,8 @@ static int make_tensors(struct model_file *f, enum dk_type type, size_t *at, uin
     return r;
 }
 
-int model_file_random(const struct model_config *c, enum dk_type type, uint64_t seed,
-                      struct model_file **ret, struct error *err)
+int model_file_random(const char *name, const struct model_config *c, enum dk_type type,
+                      uint64_t seed, struct model_file **ret, struct error *err)
 {
     _cleanup_(model_file_freep) struct model_file *f = NULL;
     size_t bytes;
@@ -148,7 +148,7 @@ int model_file_random(const struct model_config *c, enum dk_type type, uint64_t 
         return r;
     f->cfg = *c;
     f->cfg.rope_freq_factors = NULL;
-    f->name = mem_strdup("random");
+    f->name = mem_strdup(name);
     f->tensors = arena_zalloc(f->arena, (MT_ATTN_NORM + (size_t)c->n_layers * MODEL_LAYER_ROLES) *
                                             sizeof(*f->tensors));
     if (!f->name || !f->tensors)

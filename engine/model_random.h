@@ -9,8 +9,8 @@
 
 #include "engine/model_file.h"
 
-/* c gives the shape; its stop ids and BOS are taken over.  Matrices get the type, small values and
+/* name is what model_file_name() says; c gives the shape; its stop ids and BOS are taken over.  Matrices get the type, small values and
  * finite logits; norms are 1, biases 0.  The same arguments give the same bytes.  UNSUPPORTED when
  * a row is not whole blocks of the type, INVALID for an impossible configuration. */
-int model_file_random(const struct model_config *c, enum dk_type type, uint64_t seed,
+int model_file_random(const char *name, const struct model_config *c, enum dk_type type, uint64_t seed,
                       struct model_file **ret, struct error *err);

@@ -49,7 +49,7 @@ uint32_t tokenizer_n_tokens(const struct tokenizer *t)
 const char *tokenizer_token_bytes(const struct tokenizer *t, uint32_t id, size_t *ret_len)
 {
     *ret_len = 0;
-    if (id >= t->vocab.n || !(t->vocab.flags[id] & TOKEN_PRESENT))
+    if (!t || id >= t->vocab.n || !(t->vocab.flags[id] & TOKEN_PRESENT))
         return NULL;
     *ret_len = t->vocab.len[id];
     return t->vocab.bytes.s ? t->vocab.bytes.s + t->vocab.off[id] : "";
@@ -62,7 +62,7 @@ bool tokenizer_is_added(const struct tokenizer *t, uint32_t id)
 
 bool tokenizer_is_special(const struct tokenizer *t, uint32_t id)
 {
-    return id < t->vocab.n && (t->vocab.flags[id] & TOKEN_SPECIAL);
+    return t && id < t->vocab.n && (t->vocab.flags[id] & TOKEN_SPECIAL);
 }
 
 bool tokenizer_find_added(const struct tokenizer *t, const char *text, size_t len, uint32_t *ret)

@@ -783,8 +783,8 @@ START_TEST(random_models)
             struct error err = {0};
             struct model_file *f = NULL, *g = NULL;
             c.tied = tied;
-            ck_ok(model_file_random(&c, (enum dk_type)type, 5, &f, &err), &err);
-            ck_ok(model_file_random(&c, (enum dk_type)type, 5, &g, &err), &err);
+            ck_ok(model_file_random("random", &c, (enum dk_type)type, 5, &f, &err), &err);
+            ck_ok(model_file_random("random", &c, (enum dk_type)type, 5, &g, &err), &err);
             check_promises(f);
             const struct model_tensor *t = model_file_tensor(f, MT_DOWN, 0);
             ck_assert_int_eq((int)t->type, type);
@@ -811,10 +811,10 @@ START_TEST(random_models)
     struct error err = {0};
     struct model_file *f = NULL;
     c.ffn = 160;
-    ck_fails(model_file_random(&c, DK_Q4_K, 1, &f, &err), UNSUPPORTED, &err);
+    ck_fails(model_file_random("random", &c, DK_Q4_K, 1, &f, &err), UNSUPPORTED, &err);
     ck_assert_ptr_nonnull(strstr(err.msg, "rows of 160 are not whole blocks of Q4_K"));
     c.n_layers = 0;
-    ck_fails(model_file_random(&c, DK_F32, 1, &f, &err), INVALID, &err);
+    ck_fails(model_file_random("random", &c, DK_F32, 1, &f, &err), INVALID, &err);
 }
 END_TEST
 
