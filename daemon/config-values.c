@@ -11,6 +11,8 @@
 #include "daemon/config.h"
 #include "daemon/options.h"
 
+#define MAX_TIME_NS ((uint64_t)INT64_MAX / 4) /* 73 years: added to any clock without overflow */
+
 const struct option_desc daemon_options[] = {
 #define X(section, key, TYPE, member, standard, unit, help)                                        \
     {section, key, VALUE_##TYPE, offsetof(struct config, member), standard, unit, help},
@@ -118,8 +120,22 @@ static int set_mode(mode_t *to, const char *text)
     return 0;
 }
 
+/* What a line of a file can say: flags may not say more, or the printed configuration would be another. */
+static bool is_line(const char *text)
+{
+    size_t n = strlen(text);
+    if (n && (text[0] == ' ' || text[0] == ';' || text[n - 1] == ' '))
+        return false;
+    for (const char *c = text; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f || (*c == ' ' && c[1] == ';'))
+            return false;
+    return true;
+}
+
 static int set_string(char **to, const char *text)
 {
+    if (!is_line(text))
+        return DEDIT_E_INVALID;
     char *s = *text ? mem_strdup(text) : NULL;
     if (*text && !s)
         return DEDIT_E_NOMEM;
@@ -148,7 +164,12 @@ static int parse_value(const struct option_desc *o, void *to, const char *text)
     case VALUE_MODE:
         return set_mode(to, text);
     case VALUE_TIME:
-        return parse_duration_ns(text, to);
+        r = parse_duration_ns(text, &u);
+        if (r == 0 && u > MAX_TIME_NS)
+            r = DEDIT_E_LIMIT;
+        if (r == 0)
+            *(uint64_t *)to = u;
+        return r;
     case VALUE_U32:
         return parse_u32(text, UINT32_MAX, to);
     case VALUE_SIZE:
@@ -194,6 +215,19 @@ int value_set(const struct option_desc *o, void *base, const char *text, struct 
     return 0;
 }
 
+/* In the largest unit that says it exactly. */
+static int print_time(uint64_t ns, struct strbuf *out)
+{
+    static const struct {
+        const char *unit;
+        uint64_t ns;
+    } units[] = {{"s", 1000000000}, {"ms", 1000000}, {"us", 1000}, {"ns", 1}};
+    size_t i = 0;
+    while (ns % units[i].ns)
+        i++;
+    return strbuf_addf(out, "%llu%s", (unsigned long long)(ns / units[i].ns), units[i].unit);
+}
+
 int value_print(const struct option_desc *o, const void *base, struct strbuf *out)
 {
     const void *p = (const char *)base + o->offset;
@@ -203,11 +237,8 @@ int value_print(const struct option_desc *o, const void *base, struct strbuf *ou
         return strbuf_adds(out, *(char *const *)p ? *(char *const *)p : "");
     case VALUE_MODE:
         return strbuf_addf(out, "%04o", (unsigned)*(const mode_t *)p);
-    case VALUE_TIME: {
-        uint64_t ns = *(const uint64_t *)p;
-        return ns % 1000000000u ? strbuf_addf(out, "%llums", (unsigned long long)(ns / 1000000u))
-                                : strbuf_addf(out, "%llus", (unsigned long long)(ns / 1000000000u));
-    }
+    case VALUE_TIME:
+        return print_time(*(const uint64_t *)p, out);
     case VALUE_U32:
     case VALUE_U32SIZE:
         return strbuf_addf(out, "%u", *(const uint32_t *)p);

@@ -21,7 +21,9 @@
 
 #define STANDARD_FILE DEDIT_SYSCONFDIR "/dedit/dedit.conf"
 #define MAX_FILE (1u << 20)
-#define MAX_LINE 190u /* the ini parser cuts longer lines without a word */
+/* The ini parser cuts longer lines and names of sections without a word. */
+#define MAX_LINE 190u
+#define MAX_SECTION 49u
 #define MAX_MODELS 256u
 
 /* ---- objects ---------------------------------------------------------------------------------------------- */
@@ -119,20 +121,23 @@ struct reading {
     const char *path;
     struct error *err;
     int failed;              /* the first error's code */
-    char seen[64][96];       /* "section key" of this file, for duplicates */
-    size_t n_seen;
+    struct strbuf seen;      /* "section key" of this file, a NUL after each: for duplicates */
 };
+
+static void reading_done(struct reading *r)
+{
+    strbuf_done(&r->seen);
+}
 
 static int once(struct reading *r, const char *section, const char *key)
 {
-    char name[96];
-    snprintf(name, sizeof name, "%.60s %.30s", section, key);
-    for (size_t i = 0; i < r->n_seen; i++)
-        if (strcmp(r->seen[i], name) == 0)
+    _cleanup_strbuf_ struct strbuf name = {0};
+    if (strbuf_addf(&name, "%s %s", section, key) < 0)
+        return ERR_NOMEM(r->err);
+    for (size_t i = 0; i < r->seen.len; i += strlen(r->seen.s + i) + 1)
+        if (strcmp(r->seen.s + i, name.s) == 0)
             return ERR(r->err, FORMAT, "[%s] %s: given twice in this file", section, key);
-    if (r->n_seen < ARRAY_LEN(r->seen))
-        memcpy(r->seen[r->n_seen++], name, sizeof name);
-    return 0;
+    return strbuf_add(&r->seen, name.s, name.len + 1) < 0 ? ERR_NOMEM(r->err) : 0;
 }
 
 static int set_daemon_key(struct config *c, const char *section, const char *key, const char *value,
@@ -186,6 +191,18 @@ static int on_key(void *user, const char *section, const char *key, const char *
     return e == 0;
 }
 
+/* Length of the name when the line is a [section]. */
+static size_t section_bytes(const char *line, size_t len)
+{
+    size_t i = 0;
+    while (i < len && isspace((unsigned char)line[i]))
+        i++;
+    if (i == len || line[i] != '[')
+        return 0;
+    const char *end = memchr(line + i, ']', len - i);
+    return end ? (size_t)(end - line) - i - 1 : 0;
+}
+
 static int check_lines(const char *path, const char *text, size_t len, struct error *err)
 {
     size_t line = 1, start = 0;
@@ -197,6 +214,10 @@ static int check_lines(const char *path, const char *text, size_t len, struct er
         if (i - start > MAX_LINE)
             return ERR(err, FORMAT, "%s:%zu: %zu bytes, a line has at most %u", path, line, i - start,
                        MAX_LINE);
+        size_t name = section_bytes(text + start, i - start);
+        if (name > MAX_SECTION)
+            return ERR(err, FORMAT, "%s:%zu: [section] of %zu bytes, at most %u", path, line, name,
+                       MAX_SECTION);
         start = i + 1;
         line++;
     }
@@ -206,7 +227,7 @@ static int check_lines(const char *path, const char *text, size_t len, struct er
 int config_read_text(struct config *c, const char *path, const char *text, size_t len,
                      struct error *err)
 {
-    struct reading r = {.c = c, .path = path, .err = err};
+    _cleanup_(reading_done) struct reading r = {.c = c, .path = path, .err = err};
     int e = check_lines(path, text, len, err);
     if (e < 0)
         return e;
@@ -330,13 +351,11 @@ static int model_flag(struct config *c, const char *arg, struct error *err)
     }
     m = find_model(c, name);
     int r = m ? 0 : add_model(c, name, &m, err);
-    char *copy = r == 0 ? mem_strdup(path) : NULL;
+    for (size_t i = 0; i < n_model_options && r == 0; i++)
+        if (strcmp(model_options[i].key, "path") == 0)
+            r = value_set(&model_options[i], m, path, err);
     if (r < 0)
         return r;
-    if (!copy)
-        return ERR_NOMEM(err);
-    mem_free(m->path);
-    m->path = copy;
     m->preload = true;
     if (!c->default_model)
         c->default_model = mem_strdup(name);

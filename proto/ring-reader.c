@@ -87,6 +87,9 @@ int ring_reader_next(struct ring_reader *r, struct ring_view *ret, struct error 
         uint64_t left = w - r->read_pos;
         if (left == 0)
             return 1;
+        if ((w | r->read_pos) % 8 != 0)
+            return ERR(err, PROTOCOL, "ring: positions %llu and %llu must be multiples of 8",
+                       (unsigned long long)r->read_pos, (unsigned long long)w);
         if (left > r->capacity)
             return ERR(err, PROTOCOL, "ring: %llu bytes unread, the capacity is %u",
                        (unsigned long long)left, r->capacity);

@@ -6,6 +6,8 @@
 #include <stdint.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+/* A target that keeps something from one input to the next frees it here, before leaks are counted. */
+void fuzz_done(void) __attribute__((weak));
 
 /* Unlike assert() it is never compiled out. */
 #define FUZZ_CHECK(condition)                                                                      \

@@ -74,3 +74,33 @@ tests_fuzz_fuzz_tokenizer_json_SOURCES = %D%/fuzz-tokenizer-json.c %D%/fuzz.h
 tests_fuzz_fuzz_tokenizer_json_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LDFLAGS)
 tests_fuzz_fuzz_tokenizer_json_LDADD = $(engine_libs)
 endif
+
+check_PROGRAMS += %D%/replay-packet
+tests_fuzz_replay_packet_SOURCES = %D%/fuzz-packet.c $(fuzz_replay)
+tests_fuzz_replay_packet_LDADD = $(daemon_libs)
+if ENABLE_FUZZ
+noinst_PROGRAMS += %D%/fuzz-packet
+tests_fuzz_fuzz_packet_SOURCES = %D%/fuzz-packet.c %D%/fuzz.h
+tests_fuzz_fuzz_packet_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LDFLAGS)
+tests_fuzz_fuzz_packet_LDADD = $(daemon_libs)
+endif
+
+check_PROGRAMS += %D%/replay-ring
+tests_fuzz_replay_ring_SOURCES = %D%/fuzz-ring.c $(fuzz_replay)
+tests_fuzz_replay_ring_LDADD = libdedit-proto.a libdedit-base.a
+if ENABLE_FUZZ
+noinst_PROGRAMS += %D%/fuzz-ring
+tests_fuzz_fuzz_ring_SOURCES = %D%/fuzz-ring.c %D%/fuzz.h
+tests_fuzz_fuzz_ring_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LDFLAGS)
+tests_fuzz_fuzz_ring_LDADD = libdedit-proto.a libdedit-base.a
+endif
+
+check_PROGRAMS += %D%/replay-daemon-config
+tests_fuzz_replay_daemon_config_SOURCES = %D%/fuzz-daemon-config.c $(fuzz_replay)
+tests_fuzz_replay_daemon_config_LDADD = $(daemon_libs)
+if ENABLE_FUZZ
+noinst_PROGRAMS += %D%/fuzz-daemon-config
+tests_fuzz_fuzz_daemon_config_SOURCES = %D%/fuzz-daemon-config.c %D%/fuzz.h
+tests_fuzz_fuzz_daemon_config_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LDFLAGS)
+tests_fuzz_fuzz_daemon_config_LDADD = $(daemon_libs)
+endif

@@ -66,6 +66,8 @@ int main(int argc, char **argv)
         if (n >= 0)
             free(e);
     }
+    if (fuzz_done)
+        fuzz_done();
     if (mem_live_count() != live) {
         printf("# %zu allocations were not freed\n", mem_live_count() - live);
         bad++;
