@@ -183,6 +183,21 @@ static void make_tiles(struct cpu_rows *rows)
     rows->n_tiles = n;
 }
 
+/* Whether cutting the paths into chunks ends before dividing the query heads does, by the positions
+ * that the busiest thread goes through: 3 KV heads and one whole chunk are 2 to 1 for two threads,
+ * their 9 query heads 5 to 4. */
+static bool chunks_are_faster(const struct backend_model *m, const struct cpu_rows *rows,
+                              uint32_t longest)
+{
+    const uint64_t heads = (uint64_t)rows->n_tiles * m->cfg.n_heads, threads = m->n_threads;
+    const uint64_t kv_heads = (uint64_t)rows->n_tiles * m->cfg.n_kv_heads;
+    uint64_t by_heads = (heads + threads - 1) / threads * longest;
+    uint64_t whole = kv_heads * (longest / DK_ATTN_CHUNK); /* the last chunks fill the gaps */
+    uint64_t by_chunks = (whole + threads - 1) / threads * DK_ATTN_CHUNK * (heads / kv_heads);
+    uint64_t even = heads * longest / threads;
+    return (by_chunks > even ? by_chunks : even) < by_heads;
+}
+
 void cpu_plan_attention(const struct backend_model *m, struct cpu_rows *rows)
 {
     make_tiles(rows);
@@ -194,7 +209,7 @@ void cpu_plan_attention(const struct backend_model *m, struct cpu_rows *rows)
     rows->n_chunks = (longest + DK_ATTN_CHUNK - 1) / DK_ATTN_CHUNK;
     if (units >= 4 * m->n_threads || (units % m->n_threads == 0 && rows->n_tiles == 1))
         rows->plan = CPU_BY_TILES;
-    else if (rows->n <= m->s.part_rows && rows->n_chunks > 1)
+    else if (rows->n <= m->s.part_rows && rows->n_chunks > 1 && chunks_are_faster(m, rows, longest))
         rows->plan = CPU_BY_CHUNKS;
     else
         rows->plan = CPU_BY_HEADS;
