@@ -50,4 +50,6 @@ void *arena_alloc(struct arena *a, size_t bytes); /* 16-byte aligned, not zeroed
 void *arena_zalloc(struct arena *a, size_t bytes);
 char *arena_strndup(struct arena *a, const char *s, size_t n);
 size_t arena_used(const struct arena *a);
+/* True when an allocation failed for want of memory, not for the limit. */
+bool arena_out_of_memory(const struct arena *a);
 DEFINE_CLEANUP(struct arena *, arena_free);

@@ -23,6 +23,7 @@ struct arena {
     unsigned char *free_at;
     size_t chunk_bytes; /* payload of the next chunk */
     size_t used, limit; /* bytes handed out, rounded up to ALIGN; 0 = no limit */
+    bool out_of_memory;
 };
 
 struct arena *arena_new(size_t limit_bytes)
@@ -59,8 +60,10 @@ void *arena_alloc(struct arena *a, size_t bytes)
         if (!size_add(payload, sizeof(struct chunk), &total))
             return NULL;
         struct chunk *c = mem_alloc(total);
-        if (!c)
+        if (!c) {
+            a->out_of_memory = true;
             return NULL;
+        }
         c->next = a->chunks;
         a->chunks = c;
         a->free_at = c->data;
@@ -97,4 +100,9 @@ char *arena_strndup(struct arena *a, const char *s, size_t n)
 size_t arena_used(const struct arena *a)
 {
     return a->used;
+}
+
+bool arena_out_of_memory(const struct arena *a)
+{
+    return a->out_of_memory;
 }

@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -34,7 +36,23 @@ void dedit_free(void *p)
     mem_free(p);
 }
 
-static int open_socket(const char *path, int *ret, struct error *err)
+/* Bounds what one send, receive or connect on the socket waits. */
+static int set_timeout(int sock, int timeout_ms, struct error *err)
+{
+    struct timeval t = {0}; /* zero: no bound */
+    if (timeout_ms >= 0) {
+        t.tv_sec = timeout_ms / 1000;
+        t.tv_usec = timeout_ms % 1000 * 1000;
+        if (timeout_ms == 0)
+            t.tv_usec = 1;
+    }
+    if (setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t) < 0 ||
+        setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof t) < 0)
+        return ERR(err, IO, "setsockopt: %s", strerror(errno));
+    return 0;
+}
+
+static int open_socket(const char *path, int timeout_ms, int *ret, struct error *err)
 {
     struct sockaddr_un a;
     char standard[WIRE_MAX_PATH + 1];
@@ -51,11 +69,17 @@ static int open_socket(const char *path, int *ret, struct error *err)
     _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return ERR(err, IO, "socket: %s", strerror(errno));
+    r = timeout_ms >= 0 ? set_timeout(fd, timeout_ms, err) : 0;
+    if (r < 0)
+        return r;
     while (connect(fd, (const struct sockaddr *)&a, sizeof a) < 0) {
         if (errno == EINTR)
             continue;
         if (errno == EACCES || errno == EPERM)
             return ERR(err, DENIED, "%s: this user may not connect (%s)", path, strerror(errno));
+        if (errno == EAGAIN && timeout_ms >= 0)
+            return ERR(err, TIMEOUT, "%s: the daemon took no connection within %d ms", path,
+                       timeout_ms);
         return ERR(err, CLOSED, "%s: %s; is dedit-d running?", path, strerror(errno));
     }
     *ret = TAKE_FD(fd);
@@ -96,6 +120,12 @@ DEFINE_CLEANUP(struct dedit_client *, dedit_client_free);
 
 int dedit_client_connect(const char *path, struct dedit_client **ret, struct dedit_error *perr)
 {
+    return dedit_client_connect_timeout(path, -1, ret, perr);
+}
+
+int dedit_client_connect_timeout(const char *path, int timeout_ms, struct dedit_client **ret,
+                                 struct dedit_error *perr)
+{
     struct error err = {0};
     _cleanup_(dedit_client_freep) struct dedit_client *c = mem_zalloc(sizeof *c);
     int r;
@@ -110,15 +140,24 @@ int dedit_client_connect(const char *path, struct dedit_client **ret, struct ded
     c->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     r = c->epoll_fd < 0 ? ERR(&err, IO, "epoll_create1: %s", strerror(errno)) : 0;
     if (r == 0)
-        r = open_socket(path, &c->sock, &err);
+        r = open_socket(path, timeout_ms, &c->sock, &err);
     if (r == 0)
         r = watch(c, c->sock, &err);
     if (r == 0)
         r = say_hello(c, &err);
+    if (r == 0 && timeout_ms >= 0)
+        r = set_timeout(c->sock, -1, &err);
     if (r < 0)
         return public_error(r, &err, perr);
     *ret = TAKE_PTR(c);
     return 0;
+}
+
+int dedit_client_set_timeout(struct dedit_client *c, int timeout_ms, struct dedit_error *perr)
+{
+    struct error err = {0};
+    int r = set_timeout(c->sock, timeout_ms, &err);
+    return r < 0 ? public_error(r, &err, perr) : 0;
 }
 
 void dedit_client_free(struct dedit_client *c)
@@ -209,9 +248,16 @@ static int take_slot(struct dedit_client *c, const Dedit__Wire__Accepted *a, str
     struct slot *s = c->slots[a->slot];
     if (s->request)
         return ERR(err, PROTOCOL, "the daemon gave slot %u to two requests", a->slot);
+    if (a->start % 8)
+        return ERR(err, PROTOCOL, "the daemon chose the position %llu, no multiple of 8",
+                   (unsigned long long)a->start);
     if (a->new_slot) {
         if (fds->n != 3)
             return ERR(err, PROTOCOL, "a new slot came with %u descriptors, wanted 3", fds->n);
+        /* It is read after each sleep: it must not make us wait. */
+        int flags = fcntl(fds->fd[2], F_GETFL);
+        if (flags < 0 || !(flags & O_NONBLOCK))
+            return ERR(err, PROTOCOL, "a new slot came with an eventfd that blocks");
         if (s->open)
             ring_reader_done(&s->reader);
         s->open = false;
@@ -220,10 +266,12 @@ static int take_slot(struct dedit_client *c, const Dedit__Wire__Accepted *a, str
         fds->n = 0;
         if (r < 0)
             return r;
-        s->open = true;
         r = watch(c, s->reader.event_fd, err);
-        if (r < 0)
+        if (r < 0) {
+            ring_reader_done(&s->reader);
             return r;
+        }
+        s->open = true;
     }
     if (!s->open)
         return ERR(err, PROTOCOL, "the daemon uses slot %u before it was opened", a->slot);

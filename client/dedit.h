@@ -40,6 +40,9 @@
  *   Functions return 0 (or a documented positive number), or a negative DEDIT_ERR_* with a text in
  *   *err (which may be NULL).  A daemon that dies is DEDIT_ERR_CLOSED, at once, never a short
  *   answer: an answer is whole only when its last event is DEDIT_EVENT_FINISHED.
+ *   After CLOSED, PROTOCOL or a TIMEOUT of dedit_client_set_timeout the connection is lost: every later
+ *   call on it gives the same error, and what is left is to free it and to connect again.
+ *   Any function that allocates may give NOMEM.
  *
  * Usable from C11, C++ and through ctypes: plain structs and fixed-width integers only.  Structs that
  * callers allocate begin with their size, so that they can grow without breaking the ABI.
@@ -94,10 +97,19 @@ struct dedit_client;
  * Connects and agrees on a protocol version.  path: the daemon's socket, or NULL for $DEDIT_SOCKET,
  * else $XDG_RUNTIME_DIR/dedit/dedit.sock when it exists, else /run/dedit/dedit.sock.
  * Errors: CLOSED (nobody listens), DENIED (socket mode), LIMIT (path too long, too many
- * connections), PROTOCOL.
+ * connections), UNSUPPORTED (no common version), PROTOCOL.
  */
 DEDIT_API int dedit_client_connect(const char *path, struct dedit_client **ret,
                                    struct dedit_error *err);
+/* The same, and TIMEOUT when the daemon says nothing for that long (-1: wait, as above). A daemon that
+ * systemd starts for this connection may first have a model to load. */
+DEDIT_API int dedit_client_connect_timeout(const char *path, int timeout_ms,
+                                           struct dedit_client **ret, struct dedit_error *err);
+/* Longest silence that a call which waits for the daemon's answer bears; -1 (default): any. Over it
+ * the call fails with TIMEOUT and the connection is lost, since the answer may come later.  Not for
+ * dedit_request_next, which has its own. */
+DEDIT_API int dedit_client_set_timeout(struct dedit_client *c, int timeout_ms,
+                                       struct dedit_error *err);
 /* Cancels what runs and closes.  Requests of this client that are still held stay valid objects
  * whose only use is dedit_request_free().  NULL is fine. */
 DEDIT_API void dedit_client_free(struct dedit_client *c);

@@ -6,21 +6,40 @@ include_HEADERS = %D%/dedit.h
 pkgconfig_DATA = %D%/dedit.pc
 EXTRA_DIST += %D%/libdedit.sym
 
-libdedit_sources = \
+noinst_LTLIBRARIES += %D%/libdedit-core.la
+%C%_libdedit_core_la_SOURCES = \
 	%D%/admin.c \
 	%D%/client.c \
 	%D%/dedit.h \
 	%D%/internal.h \
 	%D%/request.c \
 	%D%/rpc.c \
-	%D%/submit.c
-%C%_libdedit_la_SOURCES = $(libdedit_sources) $(libdedit_proto_a_SOURCES) $(libdedit_base_a_SOURCES)
-%C%_libdedit_la_CFLAGS = $(AM_CFLAGS)
-%C%_libdedit_la_LIBADD = %D%/libdedit-pb.la $(PROTOBUF_C_LIBS)
+	%D%/submit.c \
+	$(libdedit_proto_a_SOURCES) $(libdedit_base_a_SOURCES)
+%C%_libdedit_core_la_CFLAGS = $(AM_CFLAGS)
+%C%_libdedit_core_la_LIBADD = %D%/libdedit-pb.la
+libdedit_core_libs = %D%/libdedit-core.la $(PROTOBUF_C_LIBS)
+
+# The shared library.  The static one is made below: libtool's would have every symbol of base/ global.
+%C%_libdedit_la_SOURCES =
+%C%_libdedit_la_LIBADD = %D%/libdedit-core.la $(PROTOBUF_C_LIBS)
 # Interface version current:revision:age; see the libtool manual before changing it.
-%C%_libdedit_la_LDFLAGS = $(AM_LDFLAGS) -version-info 0:0:0 -no-undefined \
+%C%_libdedit_la_LDFLAGS = $(AM_LDFLAGS) -shared -version-info 0:0:0 -no-undefined \
 	-Wl,--version-script=$(srcdir)/%D%/libdedit.sym
 EXTRA_%C%_libdedit_la_DEPENDENCIES = %D%/libdedit.sym
+
+# One object whose only global names are those of the symbol map.
+if BUILD_STATIC
+staticdir = $(libdir)
+nodist_static_DATA = %D%/libdedit.a
+CLEANFILES += %D%/libdedit.a
+%D%/libdedit.a: %D%/libdedit-core.la %D%/libdedit.sym
+	$(AM_V_GEN)rm -f $@ $@.o && \
+	$(CC) $(DEDIT_CFLAGS) -nostdlib -r -o $@.o -Wl,--whole-archive %D%/.libs/libdedit-core.a && \
+	$(OBJCOPY) -w `$(SED) -n '/^global:/,/^local:/s/^[ 	]*\([a-z_*]*\);$$/--keep-global-symbol=\1/p' \
+	  $(srcdir)/%D%/libdedit.sym` $@.o && \
+	$(AR) $(ARFLAGS) $@ $@.o && rm -f $@.o
+endif
 
 noinst_LTLIBRARIES += %D%/libdedit-pb.la
 nodist_%C%_libdedit_pb_la_SOURCES = $(proto_gen)

@@ -64,9 +64,16 @@ static void skip_slot(struct slot *s)
     ring_reader_release(&s->reader);
 }
 
+/* 0 for a whole answer only: what is not said to be whole has failed. */
 static int end_code(const Dedit__Wire__Finished *f)
 {
-    return f->error && f->error->code ? client_code_of(f->error->code) : 0;
+    static const char *const whole[] = {"stop", "length", "cancelled"};
+    if (f->error)
+        return client_code_of(f->error->code ? f->error->code : "");
+    for (size_t i = 0; f->finish_reason && i < ARRAY_LEN(whole); i++)
+        if (strcmp(f->finish_reason, whole[i]) == 0)
+            return 0;
+    return DEDIT_E_INTERNAL;
 }
 
 void request_on_finished(struct dedit_client *c, const Dedit__Wire__Finished *f)
@@ -173,6 +180,16 @@ static void finished_event(struct dedit_request *r, const struct ring_view *v,
     r->done = true;
 }
 
+static bool code_is_known(int32_t code)
+{
+#define X(NAME, number, name, text)                                                                \
+    if (code == (int32_t)DEDIT_E_##NAME)                                                           \
+        return true;
+    DEDIT_ERRORS(X)
+#undef X
+    return false;
+}
+
 static void failed_event(struct dedit_request *r, const struct ring_view *v, struct dedit_event *ev)
 {
     const struct ring_failed *f = v->failed;
@@ -181,7 +198,8 @@ static void failed_event(struct dedit_request *r, const struct ring_view *v, str
                         : f->reason == RING_FAILURE_SHUTDOWN ? "shutdown"
                         : f->reason == RING_FAILURE_STALLED  ? "stalled"
                                                              : "error";
-    ev->error_code = f->code;
+    /* A number that is no code must not read as success. */
+    ev->error_code = code_is_known(f->code) ? f->code : DEDIT_E_INTERNAL;
     const char *m = keep_text(r, v);
     ev->error_message = m ? m : "";
     ev->usage.completion_tokens = f->completion_tokens;

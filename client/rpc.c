@@ -63,8 +63,12 @@ static int receive(struct dedit_client *c, int flags, struct reply *r)
 {
     struct error e = {0};
     ssize_t n = packet_recv(c->sock, c->packet, &r->fds, flags, &e);
-    if (n == -EAGAIN)
+    if (n == -EAGAIN && (flags & MSG_DONTWAIT))
         return 0;
+    if (n == -EAGAIN) {
+        ERR(&e, TIMEOUT, "the daemon does not answer");
+        return lose(c, &e);
+    }
     if (n == 0)
         return lose_closed(c);
     if (n < 0)
@@ -74,6 +78,10 @@ static int receive(struct dedit_client *c, int flags, struct reply *r)
         return lose(c, &e);
     }
     r->msg = dedit__wire__daemon_message__unpack(&r->arena.allocator, (size_t)n, c->packet);
+    if (!r->msg && arena_out_of_memory(r->arena.arena)) {
+        ERR_NOMEM(&e);
+        return lose(c, &e);
+    }
     if (!r->msg) {
         ERR(&e, PROTOCOL, "the daemon sent a message of %zd bytes that cannot be read", n);
         return lose(c, &e);
@@ -132,6 +140,10 @@ static int send_message(struct dedit_client *c, const Dedit__Wire__ClientMessage
                 take_event(c, in.msg);
         }
         return client_gone(c, err);
+    }
+    if (r > 0) {
+        ERR(&e, TIMEOUT, "the daemon does not read");
+        r = lose(c, &e);
     }
     if (r < 0 && err)
         *err = e;

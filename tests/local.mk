@@ -30,6 +30,16 @@ engine_test_libs = libdedit-test.a $(engine_libs) $(CHECK_LIBS) -lm
 
 proto_test_libs = libdedit-test.a $(proto_libs) $(JANSSON_LIBS) $(CHECK_LIBS)
 
+check_PROGRAMS += %D%/unit/test-libdedit %D%/unit/test-libdedit-calls %D%/unit/test-libdedit-lies
+libdedit_tests = %D%/unit/fake-daemon.c %D%/unit/fake-daemon.h %D%/unit/libdedit-util.h
+libdedit_test_libs = libdedit-test.a $(libdedit_core_libs) $(JANSSON_LIBS) $(CHECK_LIBS)
+tests_unit_test_libdedit_SOURCES = %D%/unit/test-libdedit.c $(libdedit_tests)
+tests_unit_test_libdedit_LDADD = $(libdedit_test_libs)
+tests_unit_test_libdedit_calls_SOURCES = %D%/unit/test-libdedit-calls.c $(libdedit_tests)
+tests_unit_test_libdedit_calls_LDADD = $(libdedit_test_libs)
+tests_unit_test_libdedit_lies_SOURCES = %D%/unit/test-libdedit-lies.c $(libdedit_tests)
+tests_unit_test_libdedit_lies_LDADD = $(libdedit_test_libs)
+
 check_PROGRAMS += %D%/unit/test-base %D%/unit/test-ring %D%/unit/test-packet
 tests_unit_test_ring_SOURCES = %D%/unit/test-ring.c
 tests_unit_test_ring_LDADD = $(proto_test_libs)
@@ -199,6 +209,7 @@ script_tests = \
 	%D%/integration/golden-avx512.sh \
 	%D%/integration/golden-c.sh \
 	%D%/integration/golden-text.sh \
+	%D%/integration/install.sh \
 	%D%/integration/options.sh \
 	%D%/integration/packages.sh \
 	%D%/integration/same-bytes.sh \
