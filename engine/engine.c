@@ -12,6 +12,9 @@
 
 #define DEFAULT_MAX_CONTEXT 8192u
 #define WARM_UP_TOKENS      16u
+#define DRAFT_ROWS_MIN      64u /* drafted rows of one batch */
+#define DRAFT_ROWS_MAX      256u
+#define DRAFT_LOGITS_BYTES  (64u << 20) /* memory of their logits, within those bounds */
 
 void engine_config_init(struct engine_config *c)
 {
@@ -113,11 +116,22 @@ static int check_memory(const struct engine *e, const struct backend_options *o,
 
 /* ---- loading -------------------------------------------------------------------------------- */
 
+/* A drafter is there before this is called; a test may bring its own later. */
+int engine_drafting_buffers(struct engine *e, struct error *err)
+{
+    e->taps_bytes = (size_t)e->cfg.max_num_batched_tokens * e->drafter.n_taps * e->model->hidden *
+                    sizeof(*e->taps);
+    e->taps = mem_map_pages(e->taps_bytes);
+    e->context = mem_calloc(e->cfg.max_num_batched_tokens, sizeof(*e->context));
+    e->draft_entries = mem_calloc(e->cfg.max_num_seqs, sizeof(*e->draft_entries));
+    return e->taps && e->context && e->draft_entries ? 0 : ERR_NOMEM(err);
+}
+
 static int make_buffers(struct engine *e, struct error *err)
 {
     const uint32_t vocab = e->model->vocab_size;
     e->rows = mem_calloc(e->cfg.max_num_batched_tokens, sizeof(*e->rows));
-    e->entries = mem_calloc(e->cfg.max_num_seqs, sizeof(*e->entries));
+    e->entries = mem_calloc((size_t)2 * e->cfg.max_num_seqs, sizeof(*e->entries));
     e->running = mem_calloc(e->cfg.max_num_seqs, sizeof(struct request *));
     unsigned n = e->space.backend->threads(e->space.model);
     e->n_samplers = n < e->cfg.max_num_seqs ? n : e->cfg.max_num_seqs;
@@ -131,7 +145,7 @@ static int make_buffers(struct engine *e, struct error *err)
     if (!e->rows || !e->entries || !e->running || !e->work || !e->work_ids || !e->logits ||
         !e->choices || !e->tails)
         return ERR_NOMEM(err);
-    return 0;
+    return e->drafter.ops ? engine_drafting_buffers(e, err) : 0;
 }
 
 struct load_progress {
@@ -176,6 +190,15 @@ static double since(uint64_t *t)
     return d;
 }
 
+/* One row of logits for everyone who runs, and more for drafts. */
+static uint32_t logits_rows(const struct engine_config *c, uint32_t vocab)
+{
+    uint64_t more = DRAFT_LOGITS_BYTES / ((uint64_t)vocab * sizeof(float));
+    more = more < DRAFT_ROWS_MIN ? DRAFT_ROWS_MIN : more > DRAFT_ROWS_MAX ? DRAFT_ROWS_MAX : more;
+    uint64_t n = c->max_num_seqs + more;
+    return n < c->max_num_batched_tokens ? (uint32_t)n : c->max_num_batched_tokens;
+}
+
 /* e->file is there, or path names it. */
 static int load(struct engine *e, const char *path, const struct load_progress *p,
                 struct error *err)
@@ -191,7 +214,7 @@ static int load(struct engine *e, const char *path, const struct load_progress *
     if (r < 0)
         return error_prefix(err, r, "%s", model_file_path(e->file));
     struct backend_options o = backend_options(&e->cfg);
-    e->n_logits_rows = e->cfg.max_num_seqs;
+    e->n_logits_rows = logits_rows(&e->cfg, e->model->vocab_size);
     if (!size_mul((size_t)e->n_logits_rows * sizeof(float), e->model->vocab_size, &e->logits_bytes))
         return ERR(err, LIMIT, "max_num_seqs %u: too many rows of logits", e->n_logits_rows);
     r = check_memory(e, &o, err);
@@ -250,6 +273,7 @@ static int make_engine(const char *path, struct model_file *file, const struct e
     e->cfg = *c;
     e->file = file;
     e->space.backend = &backend_cpu;
+    e->space.drafter = &e->drafter;
     int r = load(e, path, p, err);
     if (r < 0)
         return r;
@@ -285,6 +309,9 @@ struct engine *engine_free(struct engine *e)
     mem_free(e->running);
     mem_free(e->choices);
     mem_free(e->tails);
+    mem_unmap_pages(e->taps, e->taps_bytes);
+    mem_free(e->context);
+    mem_free(e->draft_entries);
     size_t n = e->model ? (size_t)e->n_samplers * e->model->vocab_size : 0;
     mem_unmap_pages(e->work, n * sizeof(*e->work));
     mem_unmap_pages(e->work_ids, n * sizeof(*e->work_ids));

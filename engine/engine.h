@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "engine/backend.h"
 #include "engine/chat.h"
+#include "engine/method.h"
 #include "engine/model_file.h"
 #include "engine/sampler.h"
 #include "engine/tokenizer.h"
@@ -26,20 +27,21 @@ struct engine;
 struct request;
 
 struct engine_config {
-    unsigned n_threads;        /* 0: all CPUs allowed */
+    unsigned n_threads; /* 0: all CPUs allowed */
     enum dk_tier tier;
-    bool exact;                /* see backend_options */
+    bool exact; /* see backend_options */
     enum backend_dtype dtype;
-    enum dk_kv_type kv_type;   /* default DK_KV_F32 */
-    uint64_t kv_bytes;         /* pool size; 0: room for max_context positions, at least */
-    uint32_t n_kv_blocks;      /* or directly; 0: from kv_bytes */
-    uint32_t max_context;      /* positions per sequence; 0: the model's, at most 8192 */
-    uint32_t max_num_seqs;     /* running at once; default 64 */
+    enum dk_kv_type kv_type;         /* default DK_KV_F32 */
+    uint64_t kv_bytes;               /* pool size; 0: room for max_context positions, at least */
+    uint32_t n_kv_blocks;            /* or directly; 0: from kv_bytes */
+    uint32_t max_context;            /* positions per sequence; 0: the model's, at most 8192 */
+    uint32_t max_num_seqs;           /* running at once; default 64 */
     uint32_t max_num_batched_tokens; /* rows of a step; default 512 */
-    uint32_t prefill_chunk;    /* prompt rows of one request per step; default 256 */
-    uint32_t max_queued;       /* waiting requests; default 1024 */
-    bool enable_prefix_caching; /* default true */
-    uint64_t memory_limit;     /* bytes; 0: none.  Refused before load, with the numbers */
+    uint32_t prefill_chunk;          /* prompt rows of one request per step; default 256 */
+    uint32_t max_queued;             /* waiting requests; default 1024 */
+    bool enable_prefix_caching;      /* default true */
+    uint64_t memory_limit;           /* bytes; 0: none.  Refused before load, with the numbers */
+    bool synthetic;                  /* benchmarks: allow drafting_params.acceptance */
 };
 void engine_config_init(struct engine_config *c);
 
@@ -74,29 +76,63 @@ const struct dk_ops *engine_ops(const struct engine *e);
 
 struct engine_token {
     uint32_t id;
-    uint32_t flags;               /* ENGINE_TOKEN_* */
-    const char *text;             /* whole UTF-8 released by this token; may be empty */
+    uint32_t flags;   /* ENGINE_TOKEN_* */
+    const char *text; /* whole UTF-8 released by this token; may be empty */
     size_t text_len;
     const struct token_logprob *logprobs; /* n_logprobs entries, chosen first */
     uint32_t n_logprobs;
 };
 enum { ENGINE_TOKEN_DRAFTED = 1, ENGINE_TOKEN_EDITED = 2, ENGINE_TOKEN_BONUS = 4 };
 
+/* What drafting did for a request.  A round counts when at least one drafted token was verified;
+ * tokens behind the end of the output are not counted anywhere. */
+struct engine_drafting {
+    enum draft_method method; /* the one used */
+    bool synthetic;           /* acceptance was made up: the tokens are not the model's */
+    uint64_t rounds, plain_rounds,
+        prefill_tokens;         /* committed + plain_rounds + prefill_tokens = output */
+    uint64_t drafted, accepted; /* nodes verified; of them, committed */
+    uint64_t committed;         /* by rounds, bonus included: tau = committed / rounds */
+    uint64_t passes;            /* of the drafter */
+    uint64_t edits_helpful,
+        edits_harmful;            /* tokens of the path that editing made right, or wrong */
+    uint64_t draft_ns, verify_ns; /* steps that it took part in */
+    uint32_t accepted_at[PROPOSAL_MAX_DEPTH];  /* rounds that accepted more than i drafts */
+    uint32_t accepted_after[DRAFT_MAX_PASSES]; /* drafts agreeing with the text, by pass */
+};
+
 struct engine_usage {
     uint32_t prompt_tokens, cached_tokens, completion_tokens;
     uint64_t queued_ns, prefill_ns, first_token_ns, total_ns; /* since submit */
     uint32_t preemptions;
     uint64_t seed; /* the one used */
+    struct engine_drafting drafting;
 };
 struct engine_finish {
     enum finish_reason reason;
-    const char *stop_text;        /* the stop string met, or NULL */
-    uint32_t stop_id;             /* the stop token met, valid when stop_is_id */
+    const char *stop_text; /* the stop string met, or NULL */
+    uint32_t stop_id;      /* the stop token met, valid when stop_is_id */
     bool stop_is_id;
-    const char *text;             /* text still held back when the stream ended */
+    const char *text; /* text still held back when the stream ended */
     size_t text_len;
     struct engine_usage usage;
-    const struct error *error;    /* with FINISH_ERROR */
+    const struct error *error; /* with FINISH_ERROR */
+};
+
+/* One round, told before its tokens.  Pointers are valid during the call only. */
+struct engine_round {
+    uint64_t round; /* of this request, from 0 */
+    enum draft_method method;
+    uint32_t window, passes;         /* of a block drafter; passes 0: none */
+    uint32_t committed;              /* tokens, bonus included */
+    uint32_t accepted;               /* drafts among them */
+    const struct proposal *proposal; /* what was verified; n may be 0 */
+    /* Of a block drafter: each pass's tokens, how many of them agree from the first on with what was
+     * committed, and the last pass's confidence. */
+    const uint32_t (*tokens)[DRAFT_MAX_WINDOW - 1];
+    const uint32_t *accepted_after;
+    const float *confidence;
+    uint64_t draft_ns, verify_ns;
 };
 
 /* How the engine gives tokens away.  Called inside engine_step / engine_cancel; must not call back
@@ -106,6 +142,8 @@ struct engine_sink {
      * keeps its KV and leaves the batch until engine_resume. */
     int (*tokens)(void *arg, struct request *r, const struct engine_token *t, size_t n);
     void (*finished)(void *arg, struct request *r, const struct engine_finish *f); /* once, last */
+    /* With drafting.want_rounds: before tokens().  May be NULL. */
+    void (*round)(void *arg, struct request *r, const struct engine_round *round);
     void *arg;
 };
 
@@ -113,17 +151,21 @@ struct engine_request {
     const uint32_t *prompt; /* 1.. ids below vocab_size */
     size_t n_prompt;
     struct sampling_params sampling;
+    struct drafting_params drafting;
     struct engine_sink sink;
-    int32_t priority;       /* lower runs first, as in vLLM */
-    uint64_t namespace_id;  /* prefix cache namespace (uid or salt) */
-    bool skip_special;      /* control tokens give no text (default wish of callers) */
-    bool want_tokens_text;  /* fill engine_token.text */
+    int32_t priority;      /* lower runs first, as in vLLM */
+    uint64_t namespace_id; /* prefix cache namespace (uid or salt) */
+    bool skip_special;     /* control tokens give no text (default wish of callers) */
+    bool want_tokens_text; /* fill engine_token.text */
 };
 /* Queues a request.  Errors name the field: ids outside the vocabulary, empty prompt, a prompt that
  * leaves no position to generate into (both numbers), queue full (BUSY).  max_tokens 0 finishes in
  * the next step, without any work. */
 int engine_submit(struct engine *e, const struct engine_request *q, struct request **ret,
                   struct error *err);
+/* Are these wishes right for this model?  Reads only what is constant once loaded: any thread. */
+int engine_check_drafting(const struct engine *e, const struct drafting_params *p,
+                          struct error *err);
 /* Ends a request in any phase; its finished callback runs now, its KV is free on return.  Handle
  * stays valid until request_free.  Late calls are no-ops. */
 void engine_cancel(struct engine *e, struct request *r);
@@ -141,6 +183,8 @@ struct engine_stats {
     uint32_t kv_blocks, kv_blocks_free, kv_blocks_cached;
     uint64_t steps, prompt_tokens, generation_tokens, cached_tokens, prefix_queries, preemptions;
     uint64_t finished[8]; /* by finish_reason */
+    /* steps = target batches; draft_steps = drafter batches.  Sums over requests, ended or not: */
+    uint64_t draft_steps, draft_rounds, drafted_tokens, accepted_tokens, recontext_tokens;
 };
 void engine_get_stats(const struct engine *e, struct engine_stats *ret);
 

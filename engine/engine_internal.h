@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "base/strbuf.h"
+#include "engine/drafting.h"
 #include "engine/engine.h"
 #include "engine/kv.h"
 #include "engine/round.h"
@@ -34,10 +35,13 @@ struct request {
     uint64_t order; /* of arrival */
     bool preempted; /* waits for room up to its longest length, so that it is not sent away again */
     bool counted;   /* its prompt is in the statistics */
-    bool want_text;
+    bool want_text, want_rounds;
+    uint64_t n_rounds; /* done so far */
     unsigned detok_flags;
-    uint32_t planned; /* rows of the step that is being formed */
-    struct proposal draft;
+    /* Of the step that is being formed: rows, the drafted ones among them, and positions that are
+     * fed again for the drafter's sake. */
+    uint32_t planned, nodes, again_from, again;
+    struct drafting_state *drafting; /* NULL: plain decoding */
 
     struct seq seq;
     uint32_t n_prompt;
@@ -61,6 +65,8 @@ struct request {
 struct batch_entry {
     struct request *r;
     uint32_t row0, n_rows;
+    uint32_t n_nodes;          /* drafted rows, behind the anchor's */
+    bool again;                /* positions that have K/V are fed again, for their taps */
     uint32_t logit0, n_logits; /* its rows of e->logits; none: a chunk that does not end a prompt */
     uint32_t n_choices;        /* in e->choices + logit0 */
     struct error error;        /* why the walk ended early, if code != 0 */
@@ -79,7 +85,7 @@ struct engine {
 
     /* Buffers of a step, sized at load. */
     struct fwd_row *rows;        /* [max_num_batched_tokens] */
-    struct batch_entry *entries; /* [max_num_seqs] */
+    struct batch_entry *entries; /* [2 * max_num_seqs] */
     float *logits;               /* [n_logits_rows][vocab] */
     size_t logits_bytes;
     uint32_t n_logits_rows;
@@ -87,7 +93,13 @@ struct engine {
     struct choice *choices; /* [n_logits_rows] */
     uint32_t *tails;        /* paths of trees, [n_logits_rows][DK_KV_BLOCK + ROUND_MAX_ROWS] */
     size_t n_tails;         /* used in this step */
-    struct proposer proposer;
+    /* Drafting with a drafter. */
+    struct block_drafter drafter; /* ops NULL: none is loaded */
+    float *taps;                  /* [max_num_batched_tokens][n_taps * hidden] */
+    size_t taps_bytes;
+    struct draft_context *context;     /* [max_num_batched_tokens] */
+    struct draft_entry *draft_entries; /* [max_num_seqs] */
+    uint32_t draft_steps;              /* since the last target step */
     /* The sampler's, [threads][vocab] each. */
     float *work;
     uint32_t *work_ids;
@@ -115,6 +127,9 @@ static inline uint32_t engine_blocks_for(uint64_t positions)
 {
     return (uint32_t)((positions + DK_KV_BLOCK - 1) / DK_KV_BLOCK);
 }
+
+/* Buffers that a drafter needs; e->drafter is set. */
+int engine_drafting_buffers(struct engine *e, struct error *err);
 
 /* request.c */
 /* Best first: smaller priority, then earlier arrival. */

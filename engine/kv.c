@@ -18,7 +18,8 @@ struct kv_block {
     uint32_t refs;
     uint32_t next, prev; /* free list (next only) or LRU list */
     uint32_t hash_next;  /* chain of the bucket, when published */
-    bool published, drafter_valid;
+    bool published;
+    uint16_t drafted;
     uint64_t hash, parent, namespace_id;
     uint32_t tokens[16];
 };
@@ -140,7 +141,7 @@ int kv_block_take(struct kv_pool *p, uint32_t *ret_block)
         return DEDIT_E_CONTEXT_FULL;
     }
     p->blocks[block].refs = 1;
-    p->blocks[block].drafter_valid = false;
+    p->blocks[block].drafted = 0;
     *ret_block = block;
     return 0;
 }
@@ -231,12 +232,12 @@ bool kv_find(struct kv_pool *p, uint64_t hash, uint64_t parent, const uint32_t t
     return true;
 }
 
-void kv_block_set_drafter_valid(struct kv_pool *p, uint32_t block, bool valid)
+void kv_block_set_drafted(struct kv_pool *p, uint32_t block, uint16_t positions)
 {
-    p->blocks[block].drafter_valid = valid;
+    p->blocks[block].drafted = positions;
 }
 
-bool kv_block_drafter_valid(const struct kv_pool *p, uint32_t block)
+uint16_t kv_block_drafted(const struct kv_pool *p, uint32_t block)
 {
-    return p->blocks[block].drafter_valid;
+    return p->blocks[block].drafted;
 }

@@ -43,6 +43,6 @@ void kv_block_withdraw(struct kv_pool *p, uint32_t block);
 /* Finds and references a published block. */
 bool kv_find(struct kv_pool *p, uint64_t hash, uint64_t parent, const uint32_t tokens[16],
              uint64_t namespace_id, uint32_t *ret_block);
-/* Drafter-valid mark: has the drafter's context of this block been computed? */
-void kv_block_set_drafter_valid(struct kv_pool *p, uint32_t block, bool valid);
-bool kv_block_drafter_valid(const struct kv_pool *p, uint32_t block);
+/* Which of its 16 positions have the drafter's context K/V (bit i: position i).  None when taken. */
+void kv_block_set_drafted(struct kv_pool *p, uint32_t block, uint16_t positions);
+uint16_t kv_block_drafted(const struct kv_pool *p, uint32_t block);

@@ -25,6 +25,9 @@ libdedit_engine_a_SOURCES = \
 	%D%/chat_template.h \
 	%D%/commit.c \
 	%D%/detokenizer.c \
+	%D%/draft_script.c \
+	%D%/drafting.c \
+	%D%/drafting.h \
 	%D%/engine.c \
 	%D%/engine.h \
 	%D%/engine_internal.h \
@@ -42,6 +45,7 @@ libdedit_engine_a_SOURCES = \
 	%D%/json_parse.c \
 	%D%/kv.c \
 	%D%/kv.h \
+	%D%/method.c \
 	%D%/method.h \
 	%D%/model_bind.c \
 	%D%/model_file.c \
@@ -53,9 +57,13 @@ libdedit_engine_a_SOURCES = \
 	%D%/model_random.h \
 	%D%/names.c \
 	%D%/names.h \
+	%D%/ngram.c \
+	%D%/ngram.h \
 	%D%/noise.h \
 	%D%/proposal.c \
 	%D%/proposal.h \
+	%D%/rejection.c \
+	%D%/rejection.h \
 	%D%/request.c \
 	%D%/rope.c \
 	%D%/rope.h \

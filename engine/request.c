@@ -96,6 +96,8 @@ void request_preempt(struct request *r)
 {
     struct engine *e = r->engine;
     seq_release(&r->seq, e->space.pool);
+    drafting_reset(r->drafting);
+    drafting_forget_context(r->drafting);
     r->preempted = true;
     r->usage.preemptions++;
     e->stats.preemptions++;
@@ -180,6 +182,12 @@ static int fill_request(struct request *r, const struct engine *e, const struct 
         return n;
     if (sampler_add_prompt(r->sampler, q->prompt, q->n_prompt) < 0)
         return ERR_NOMEM(err);
+    n = drafting_new(e, &q->drafting, p.seed, p.temperature, &r->drafting, err);
+    if (n < 0)
+        return n;
+    r->want_rounds = q->drafting.want_rounds && q->sink.round;
+    r->usage.drafting.method = r->drafting ? r->drafting->params.method : DRAFT_AR;
+    r->usage.drafting.synthetic = r->drafting && r->drafting->params.acceptance;
     return p.n_stop ? stop_matcher_new(p.stop, p.n_stop, p.include_stop_in_output, &r->stop, err)
                     : 0;
 }
@@ -189,6 +197,7 @@ static void drop_parts(struct request *r, struct kv_pool *pool)
     seq_done(&r->seq, pool);
     r->sampler = sampler_free(r->sampler);
     r->stop = stop_matcher_free(r->stop);
+    r->drafting = drafting_free(r->drafting);
 }
 
 int engine_submit(struct engine *e, const struct engine_request *q, struct request **ret,

@@ -2,32 +2,29 @@
 /* Rows, walk and commit of a round; see round.h. */
 #include "engine/round.h"
 
+#include <string.h>
+
 #include "base/clock.h"
 #include "engine/engine_internal.h"
+#include "engine/noise.h"
+#include "engine/rejection.h"
 
-void round_trim(struct request *r, uint32_t room)
-{
-    /* The anchor stands at n_kv; K/V is never written at or after the longest length. */
-    uint32_t positions = r->max_total - r->seq.n_kv - 1;
-    uint32_t most = positions < room ? positions : room;
-    if (r->draft.n > most)
-        r->draft.n = most;
-}
+/* ---- rows ---------------------------------------------------------------------------------------- */
 
 /* The proposal as a tree that hangs on what has K/V, its first node the anchor. */
 static void tree_rows(struct engine *e, struct batch_entry *b, struct fwd_row *rows)
 {
-    const struct proposal *d = &b->r->draft;
+    const struct proposal *d = &b->r->drafting->proposal;
     uint32_t tokens[ROUND_MAX_ROWS];
     int32_t parent[ROUND_MAX_ROWS];
     tokens[0] = b->r->seq.tokens[b->r->seq.n_kv];
     parent[0] = -1;
-    for (uint32_t i = 0; i < d->n; i++) {
+    for (uint32_t i = 0; i < b->n_nodes; i++) {
         tokens[i + 1] = d->tokens[i];
         parent[i + 1] = d->parent[i] + 1;
     }
-    seq_tree_rows(&b->r->seq, tokens, parent, d->n + 1, e->tails + e->n_tails, rows);
-    e->n_tails += seq_tree_tails(&b->r->seq, parent, d->n + 1);
+    seq_tree_rows(&b->r->seq, tokens, parent, b->n_rows, e->tails + e->n_tails, rows);
+    e->n_tails += seq_tree_tails(&b->r->seq, parent, b->n_rows);
 }
 
 void round_rows(struct engine *e, struct batch_entry *b)
@@ -38,7 +35,9 @@ void round_rows(struct engine *e, struct batch_entry *b)
     b->n_logits = 0;
     b->logit0 = e->n_logits;
     b->error.code = 0;
-    if (r->draft.n) {
+    if (b->again) {
+        seq_rows(&r->seq, r->again_from, b->n_rows, rows);
+    } else if (b->n_nodes) {
         tree_rows(e, b, rows);
         b->n_logits = b->n_rows;
     } else {
@@ -48,9 +47,91 @@ void round_rows(struct engine *e, struct batch_entry *b)
     for (uint32_t i = 0; i < b->n_logits; i++)
         rows[b->n_rows - b->n_logits + i].logits =
             e->logits + (size_t)e->n_logits++ * e->model->vocab_size;
+    if (r->drafting && r->drafting->context)
+        for (uint32_t i = 0; i < b->n_rows; i++)
+            rows[i].taps = e->taps + (size_t)(b->row0 + i) * e->drafter.n_taps * e->model->hidden;
 }
 
-/* ---- the walk --------------------------------------------------------------------------------- */
+/* ---- the walk ------------------------------------------------------------------------------------ */
+
+/* One uniform number in (0, 1) of the position's own. */
+static double uniform(const struct drafting_state *d, uint64_t pos, enum noise_stream stream)
+{
+    uint32_t key[2], ctr[4] = {0}, out[4];
+    noise_key(d->seed, key);
+    noise_counter(pos, stream, ctr + 1);
+    dk_philox4x32_10(ctr, key, out);
+    return ((double)out[0] + 0.5) * 0x1p-32;
+}
+
+/* Rule B at a row whose draft is `node`: the draft itself, or another token. */
+static int choose_rejection(struct engine *e, struct request *r, const float *logits, uint64_t pos,
+                            int node, uint32_t *work_ids, struct choice *c, struct error *err)
+{
+    struct drafting_state *d = r->drafting;
+    const struct proposal *p = &d->proposal;
+    const float *q = p->q ? p->q + (size_t)node * e->model->vocab_size : NULL;
+    const uint32_t draft = p->tokens[node];
+    uint32_t n = 0, next = 0;
+    int k = sampler_probs(r->sampler, e->ops, logits, d->ids, d->probs, &n, err);
+    if (k < 0)
+        return k;
+    c->token = rejection_step(d->ids, d->probs, n, q, draft, uniform(d, pos, NOISE_ACCEPT),
+                              uniform(d, pos, NOISE_RESIDUAL), d->weights, &next)
+                   ? draft
+                   : next;
+    if (r->n_logprobs >= 0)
+        sampler_logprobs(r->sampler, e->ops, logits, c->token, work_ids, c->lp, &c->n_lp);
+    return 0;
+}
+
+/* Benchmarks: the draft is the text as often as the profile says. */
+static bool made_up(const struct request *r, uint64_t pos, int node)
+{
+    const struct drafting_state *d = r->drafting;
+    uint32_t i = proposal_depth(&d->proposal, (uint32_t)node) - 1;
+    return uniform(d, pos, NOISE_DATA) < (double)d->params.acceptance[i];
+}
+
+/* The child of row `row` that is the first one, or -1. */
+static int first_child(const struct batch_entry *b, uint32_t row)
+{
+    for (uint32_t i = row; i < b->n_nodes; i++)
+        if (b->r->drafting->proposal.parent[i] + 1 == (int)row)
+            return (int)i;
+    return -1;
+}
+
+static int choose(struct engine *e, struct batch_entry *b, struct choice *c, float *work,
+                  uint32_t *work_ids)
+{
+    struct request *r = b->r;
+    const struct drafting_state *d = r->drafting;
+    const float *logits = e->logits + (size_t)(b->logit0 + c->row) * e->model->vocab_size;
+    const uint64_t pos = r->seq.n_tokens + b->n_choices;
+    const int draft = b->n_nodes ? first_child(b, c->row) : -1;
+    c->n_lp = 0;
+    c->node = -1;
+    int n = 0;
+    if (draft >= 0 && d->params.verification == DRAFT_REJECTION)
+        n = choose_rejection(e, r, logits, pos, draft, work_ids, c, &b->error);
+    else
+        n = sampler_choose(r->sampler, e->ops, logits, pos, work, work_ids, &c->token,
+                           r->n_logprobs >= 0 ? c->lp : NULL, &c->n_lp, &b->error);
+    if (n < 0 || draft < 0)
+        return n;
+    if (d->params.acceptance) {
+        if (made_up(r, pos, draft)) {
+            c->token = d->proposal.tokens[draft];
+            c->node = draft;
+        }
+        return 0;
+    }
+    c->node = proposal_child(&d->proposal, (int)c->row - 1, c->token);
+    if (c->node >= (int)b->n_nodes)
+        c->node = -1; /* cut off */
+    return 0;
+}
 
 /* The sampler sees each token of the path before it chooses the next one, and forgets them again:
  * committing is round_finish's. */
@@ -58,23 +139,16 @@ static void walk(struct engine *e, struct batch_entry *b, float *work, uint32_t 
 {
     struct request *r = b->r;
     const size_t before = sampler_n_output(r->sampler);
-    uint32_t row = 0;
-    for (;;) {
+    for (uint32_t row = 0;;) {
         struct choice *c = &e->choices[b->logit0 + b->n_choices];
-        const float *logits = e->logits + (size_t)(b->logit0 + row) * e->model->vocab_size;
         c->row = row;
-        c->n_lp = 0;
-        int n = sampler_choose(r->sampler, e->ops, logits, r->seq.n_tokens + b->n_choices, work,
-                               work_ids, &c->token, r->n_logprobs >= 0 ? c->lp : NULL, &c->n_lp,
-                               &b->error);
-        if (n < 0)
+        if (choose(e, b, c, work, work_ids) < 0)
             break;
         b->n_choices++;
-        row = (uint32_t)(proposal_child(&r->draft, (int)row - 1, c->token) + 1);
-        if (row == 0 || sampler_is_stop_id(r->sampler, c->token))
+        if (c->node < 0 || sampler_is_stop_id(r->sampler, c->token))
             break;
-        n = sampler_commit(r->sampler, c->token);
-        if (n < 0) {
+        row = (uint32_t)c->node + 1;
+        if (sampler_commit(r->sampler, c->token) < 0) {
             (void)ERR_NOMEM(&b->error);
             break;
         }
@@ -109,7 +183,88 @@ void round_choose(struct engine *e, uint32_t n_entries)
         choose_some(&w, &alone);
 }
 
-/* ---- the commit ------------------------------------------------------------------------------- */
+/* ---- statistics ----------------------------------------------------------------------------------- */
+
+/* Passes of the block drafter in this round; 0: something else drafted, or nothing. */
+static uint32_t passes_of(const struct batch_entry *b)
+{
+    return b->n_nodes && b->r->drafting->context ? b->r->drafting->round.pass : 0;
+}
+
+/* What each pass had right, against the n tokens that were committed. */
+static void count_passes(const struct batch_entry *b, const struct choice *c, uint32_t n,
+                         uint32_t *accepted)
+{
+    const struct draft_round *t = &b->r->drafting->round;
+    struct engine_drafting *s = &b->r->usage.drafting;
+    const uint32_t passes = passes_of(b), width = t->window - 1;
+    for (uint32_t j = 0; j < passes; j++) {
+        for (accepted[j] = 0; accepted[j] < n && accepted[j] < width; accepted[j]++)
+            if (t->tokens[j][accepted[j]] != c[accepted[j]].token)
+                break;
+        s->accepted_after[j] += accepted[j];
+    }
+    for (uint32_t k = 0; passes > 1 && k < n && k < width; k++) {
+        bool first = t->tokens[0][k] == c[k].token, last = t->tokens[passes - 1][k] == c[k].token;
+        s->edits_helpful += !first && last;
+        s->edits_harmful += first && !last;
+    }
+}
+
+struct tally {
+    uint32_t committed, accepted;
+    uint32_t accepted_after[DRAFT_MAX_PASSES];
+};
+
+static void count_round(struct engine *e, struct batch_entry *b, struct tally *t, bool prefill,
+                        uint64_t verify_ns)
+{
+    struct engine_drafting *s = &b->r->usage.drafting;
+    if (b->n_nodes == 0) {
+        s->prefill_tokens += prefill ? t->committed : 0;
+        s->plain_rounds += prefill ? 0 : t->committed;
+        return;
+    }
+    if (t->committed == 0)
+        return;
+    s->rounds++;
+    s->drafted += b->n_nodes;
+    s->accepted += t->accepted;
+    s->committed += t->committed;
+    s->draft_ns += b->r->drafting->round_ns;
+    s->verify_ns += verify_ns;
+    for (uint32_t i = 0; i < t->accepted; i++)
+        s->accepted_at[i]++;
+    count_passes(b, &e->choices[b->logit0], t->committed, t->accepted_after);
+    e->stats.draft_rounds++;
+    e->stats.drafted_tokens += b->n_nodes;
+    e->stats.accepted_tokens += t->accepted;
+}
+
+static void tell_round(struct batch_entry *b, const struct tally *t, uint64_t verify_ns)
+{
+    struct request *r = b->r;
+    static const struct proposal nothing;
+    struct drafting_state *d = r->drafting;
+    const uint32_t passes = passes_of(b);
+    if (d && b->n_nodes)
+        d->proposal.n = b->n_nodes;
+    struct engine_round info = {.round = r->n_rounds,
+                                .method = d ? d->params.method : DRAFT_AR,
+                                .window = passes ? d->round.window : 0,
+                                .passes = passes,
+                                .committed = t->committed,
+                                .accepted = t->accepted,
+                                .proposal = d && b->n_nodes ? &d->proposal : &nothing,
+                                .tokens = passes ? d->round.tokens : NULL,
+                                .accepted_after = passes ? t->accepted_after : NULL,
+                                .confidence = passes ? d->round.confidence : NULL,
+                                .draft_ns = d && b->n_nodes ? d->round_ns : 0,
+                                .verify_ns = verify_ns};
+    r->sink.round(r->sink.arg, r, &info);
+}
+
+/* ---- the commit ------------------------------------------------------------------------------------ */
 
 /* K/V of the rows where the committed tokens were chosen; the last token is the next anchor. */
 static int keep_path(struct engine *e, struct batch_entry *b, uint32_t n_committed,
@@ -121,31 +276,57 @@ static int keep_path(struct engine *e, struct batch_entry *b, uint32_t n_committ
     return seq_keep(&b->r->seq, &e->space, nodes, n_committed, err);
 }
 
-void round_finish(struct engine *e, struct batch_entry *b)
+static uint32_t token_flags(const struct batch_entry *b, const struct choice *c)
+{
+    if (b->n_nodes == 0)
+        return 0;
+    if (c->node < 0)
+        return ENGINE_TOKEN_BONUS;
+    return ENGINE_TOKEN_DRAFTED |
+           (b->r->drafting->proposal.edited[c->node] ? ENGINE_TOKEN_EDITED : 0);
+}
+
+/* Token by token; 1: the request ended on the way, negative: it ended with an error. */
+static int commit_choices(struct engine *e, struct batch_entry *b, struct tally *t)
+{
+    const struct choice *c = &e->choices[b->logit0];
+    int end = 0;
+    commit_begin(e);
+    while (t->committed < b->n_choices && end == 0) {
+        const struct choice *at = &c[t->committed];
+        end = commit_token(b->r, at->token, token_flags(b, at), at->lp, at->n_lp);
+        if (end < 0)
+            break;
+        t->committed++;
+        t->accepted += at->node >= 0;
+    }
+    return end;
+}
+
+void round_finish(struct engine *e, struct batch_entry *b, uint64_t verify_ns)
 {
     struct request *r = b->r;
-    const struct choice *c = &e->choices[b->logit0];
-    bool drafted = r->draft.n > 0;
-    uint32_t n = 0;
-    int end = 0;
+    struct tally t = {0};
+    bool prefill = b->n_rows > 1 || r->usage.completion_tokens == 0;
     if (r->usage.completion_tokens == 0)
         r->usage.prefill_ns = clock_now_ns() - r->t_submit;
-    commit_begin(e);
-    while (n < b->n_choices && end == 0) {
-        bool bonus = n + 1 == b->n_choices;
-        uint32_t flags = !drafted ? 0 : bonus ? ENGINE_TOKEN_BONUS : ENGINE_TOKEN_DRAFTED;
-        end = commit_token(r, c[n].token, flags, c[n].lp, c[n].n_lp);
-        n += end >= 0;
-    }
+    int end = commit_choices(e, b, &t);
     if (end < 0)
         (void)ERR_NOMEM(&b->error);
     if (end == 0 && b->error.code == DEDIT_E_NUMERIC)
         seq_withdraw(&r->seq, e->space.pool);
-    if (drafted && end == 0 && b->error.code == 0) {
-        (void)keep_path(e, b, n, &b->error);
+    if (b->n_nodes && end == 0 && b->error.code == 0) {
+        (void)keep_path(e, b, t.committed, &b->error);
         if (e->cfg.enable_prefix_caching)
             seq_publish(&r->seq, e->space.pool);
     }
+    count_round(e, b, &t, prefill, verify_ns);
+    if (r->want_rounds && t.committed)
+        tell_round(b, &t, verify_ns);
+    r->n_rounds++;
+    drafting_reset(r->drafting);
+    if (r->state == REQUEST_DONE)
+        return; /* cancelled by its own callback */
     /* What ended on the way never sees an error of a row behind its end. */
     commit_end(r, b->error.code && end <= 0 ? &b->error : NULL);
 }

@@ -28,21 +28,13 @@ struct batch_entry;
 struct choice {
     uint32_t token, n_lp;
     uint32_t row; /* of the round: where it was chosen */
+    int node;     /* of the proposal that it is, or -1: the bonus */
     struct token_logprob lp[1 + SAMPLING_MAX_LOGPROBS];
 };
 
-/* Who proposes.  NULL in the engine: nobody (plain decoding). */
-struct proposer {
-    /* Fills *ret (n = 0 on entry) for a request whose next step is a decode row. */
-    void (*propose)(void *arg, struct request *r, struct proposal *ret);
-    void *arg;
-};
-
-/* Nodes that do not fit are cut off the end: of the context, and of `room` rows. */
-void round_trim(struct request *r, uint32_t room);
 /* Writes the rows of entry b (r->planned of them) to e->rows + b->row0, logits included. */
 void round_rows(struct engine *e, struct batch_entry *b);
-/* Choices of all entries, on all threads. */
+/* Choices of all entries, on all threads: e->n_logits of them at most. */
 void round_choose(struct engine *e, uint32_t n_entries);
-/* Commits the choices of an entry, keeps the K/V of its path. */
-void round_finish(struct engine *e, struct batch_entry *b);
+/* Commits the choices of an entry, keeps the K/V of its path.  verify_ns: the target batch's time. */
+void round_finish(struct engine *e, struct batch_entry *b, uint64_t verify_ns);

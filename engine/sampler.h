@@ -88,6 +88,10 @@ bool sampler_is_stop_id(const struct sampler *s, uint32_t id);
 int sampler_choose(const struct sampler *s, const struct dk_ops *ops, const float *logits,
                    uint64_t pos, float *work, uint32_t *work_ids, uint32_t *ret_token,
                    struct token_logprob *lp, uint32_t *ret_n_lp, struct error *err);
+/* Fills lp as sampler_choose does, for a token that something else chose out of good logits. */
+void sampler_logprobs(const struct sampler *s, const struct dk_ops *ops, const float *logits,
+                      uint32_t token, uint32_t *work_ids, struct token_logprob *lp,
+                      uint32_t *ret_n_lp);
 /* The whole distribution after all steps, in double; ids ascending, only non-zero entries (tests,
  * rejection sampling).  Returns their number. */
 int sampler_probs(const struct sampler *s, const struct dk_ops *ops, const float *logits,

@@ -111,6 +111,16 @@ static void fill_logprobs(const struct sampler *s, const struct dk_ops *ops, con
     *ret_n = n + found;
 }
 
+void sampler_logprobs(const struct sampler *s, const struct dk_ops *ops, const float *logits,
+                      uint32_t token, uint32_t *work_ids, struct token_logprob *lp,
+                      uint32_t *ret_n_lp)
+{
+    float max;
+    bool bad;
+    (void)ops->argmax(logits, s->vocab, &max, &bad);
+    fill_logprobs(s, ops, logits, max, token, work_ids, lp, ret_n_lp);
+}
+
 int sampler_choose(const struct sampler *s, const struct dk_ops *ops, const float *logits,
                    uint64_t pos, float *work, uint32_t *work_ids, uint32_t *ret_token,
                    struct token_logprob *lp, uint32_t *ret_n_lp, struct error *err)

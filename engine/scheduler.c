@@ -145,7 +145,7 @@ static uint32_t least(uint32_t a, uint32_t b)
 
 /* Prompts share `left` rows evenly, unused shares being handed on, in an order that moves on with
  * every step. */
-static void share_rows(struct engine *e, uint32_t left, uint32_t prompts)
+static uint32_t share_rows(struct engine *e, uint32_t left, uint32_t prompts)
 {
     uint32_t turn = (uint32_t)(e->stats.steps % e->n_running), waiting = prompts;
     for (uint32_t j = 0; j < e->n_running; j++) {
@@ -165,37 +165,46 @@ static void share_rows(struct engine *e, uint32_t left, uint32_t prompts)
         r->planned += more;
         left -= more;
     }
+    return left;
+}
+
+/* Rows that drafts may have in a batch with this much left: prompts keep half of it. */
+static uint32_t draft_room(const struct engine *e)
+{
+    uint32_t left = e->cfg.max_num_batched_tokens, prompts = 0;
+    for (uint32_t i = 0; i < e->n_running; i++) {
+        bool decodes = to_feed(e->running[i]) == 1;
+        left -= decodes;
+        prompts += !decodes;
+    }
+    return least(e->n_logits_rows - e->n_running, prompts ? left / 2 : left);
 }
 
 /*
  * How many rows each may have.  One for everyone who decodes (max_num_seqs <= the budget) and has
- * logits; then proposals, in rank order, from what is left, or from half of it while prompts wait;
- * the rest is the prompts'.
+ * logits; then proposals, in rank order; then prompts; and, of what is left then, positions whose
+ * drafter context is missing.
  */
 static void plan_rows(struct engine *e)
 {
-    uint32_t left = e->cfg.max_num_batched_tokens, logits = e->n_logits_rows - e->n_running;
-    uint32_t prompts = 0;
+    uint32_t left = e->cfg.max_num_batched_tokens, prompts = 0, drafts = draft_room(e);
     for (uint32_t i = 0; i < e->n_running; i++) {
         struct request *r = e->running[i];
+        r->again = 0;
         r->planned = to_feed(r) == 1;
-        r->draft.n = 0;
-        left -= r->planned;
         prompts += !r->planned;
-    }
-    uint32_t drafts = least(logits, prompts ? left / 2 : left);
-    for (uint32_t i = 0; e->proposer.propose && i < e->n_running && drafts; i++) {
-        struct request *r = e->running[i];
-        if (to_feed(r) != 1)
-            continue;
-        e->proposer.propose(e->proposer.arg, r, &r->draft);
-        round_trim(r, drafts);
-        r->planned += r->draft.n;
-        drafts -= r->draft.n;
-        left -= r->draft.n;
+        r->nodes = r->planned ? least(drafting_nodes(r), drafts) : 0;
+        r->planned += r->nodes;
+        drafts -= r->nodes;
+        left -= r->planned;
     }
     if (prompts)
-        share_rows(e, left, prompts);
+        left = share_rows(e, left, prompts);
+    for (uint32_t i = 0; i < e->n_running && left; i++) {
+        struct request *r = e->running[i];
+        r->again = drafting_missing(e, r, least(left, e->cfg.prefill_chunk), &r->again_from);
+        left -= r->again;
+    }
 }
 
 /* Makes the rows writable; fewer rows when blocks are short, none when it has to wait. */
@@ -203,14 +212,29 @@ static int reserve_rows(struct engine *e, struct request *r, struct error *err)
 {
     const struct kv_pool *pool = e->space.pool;
     /* A proposal is not worth another request's blocks. */
-    while (r->draft.n && seq_blocks_needed(&r->seq, pool, r->planned) > kv_pool_available(pool)) {
-        r->draft.n--;
+    while (r->nodes && seq_blocks_needed(&r->seq, pool, r->planned) > kv_pool_available(pool)) {
+        r->nodes--;
         r->planned--;
     }
     if (!make_room(e, r, seq_blocks_needed(&r->seq, pool, r->planned)))
         while (r->planned && seq_blocks_needed(&r->seq, pool, r->planned) > kv_pool_available(pool))
             r->planned--;
     return seq_reserve(&r->seq, &e->space, r->planned, err);
+}
+
+static void add_entry(struct engine *e, struct request *r, uint32_t n_rows, bool again, uint32_t *n,
+                      uint32_t *at)
+{
+    if (n_rows == 0)
+        return;
+    struct batch_entry *b = &e->entries[(*n)++];
+    b->r = r;
+    b->row0 = *at;
+    b->n_rows = n_rows;
+    b->again = again;
+    b->n_nodes = again ? 0 : r->nodes;
+    round_rows(e, b);
+    *at += n_rows;
 }
 
 /* Fills e->rows and e->entries; returns the number of entries, negative when the backend failed. */
@@ -226,14 +250,8 @@ static int form_batch(struct engine *e, uint32_t *ret_rows, struct error *err)
         int k = reserve_rows(e, r, err);
         if (k < 0)
             return k;
-        if (r->planned == 0)
-            continue;
-        struct batch_entry *b = &e->entries[n++];
-        b->r = r;
-        b->row0 = n_rows;
-        b->n_rows = r->planned;
-        round_rows(e, b);
-        n_rows += r->planned;
+        add_entry(e, r, r->again, true, &n, &n_rows);
+        add_entry(e, r, r->planned, false, &n, &n_rows);
     }
     *ret_rows = n_rows;
     return (int)n;
@@ -245,40 +263,79 @@ static void fail_running(struct engine *e, const struct error *err)
         request_finish(e->running[0], FINISH_ERROR, err);
 }
 
+static int run_target(struct engine *e, uint32_t n_rows, struct error *err)
+{
+    struct fwd_batch b = {.n_rows = n_rows,
+                          .rows = e->rows,
+                          .tap_layers = e->drafter.tap_layers,
+                          .n_taps = e->drafter.n_taps};
+    return e->space.backend->forward(e->space.model, &b, err);
+}
+
+/* Rows of plain rounds and prompts are part of their sequences now. */
+static void advance(struct engine *e, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        struct batch_entry *b = &e->entries[i];
+        if (b->again) {
+            e->stats.recontext_tokens += b->n_rows;
+            continue;
+        }
+        if (b->n_nodes)
+            continue; /* which rows stay is for the walk to say */
+        seq_advance(&b->r->seq, b->n_rows);
+        if (e->cfg.enable_prefix_caching)
+            seq_publish(&b->r->seq, e->space.pool);
+    }
+}
+
+/* One target batch.  Number of entries; 0: nobody could run. */
+static int target_step(struct engine *e, struct error *err)
+{
+    uint32_t n_rows = 0;
+    uint64_t t0 = clock_now_ns();
+    int n = form_batch(e, &n_rows, err);
+    if (n <= 0)
+        return n;
+    int r = run_target(e, n_rows, err);
+    if (r < 0)
+        return r;
+    e->stats.steps++;
+    advance(e, (uint32_t)n);
+    round_choose(e, (uint32_t)n);
+    r = drafting_inject(e, (uint32_t)n, err);
+    if (r < 0)
+        return r;
+    uint64_t took = clock_now_ns() - t0;
+    for (int i = 0; i < n; i++) /* a callback may have ended any of those still to come */
+        if (e->entries[i].n_logits && e->entries[i].r->state == REQUEST_RUNNING)
+            round_finish(e, &e->entries[i], took);
+    return n;
+}
+
 int engine_step(struct engine *e, struct error *err)
 {
     struct error local = {0};
+    int n = 1;
     if (!err)
         err = &local;
     dk_thread_init();
     finish_empty(e);
     admit(e);
-    uint32_t n_rows = 0;
-    int n = form_batch(e, &n_rows, err);
-    if (n == 0)
-        return 0;
-    if (n > 0) {
-        struct fwd_batch b = {.n_rows = n_rows, .rows = e->rows};
-        int r = e->space.backend->forward(e->space.model, &b, err);
-        if (r < 0)
-            n = r;
+    if (e->draft_steps == 0)
+        drafting_begin(e, draft_room(e));
+    if (drafting_due(e)) {
+        e->draft_steps++;
+        n = drafting_step(e, err);
+    } else {
+        e->draft_steps = 0;
+        n = target_step(e, err);
+        if (n == 0)
+            return 0;
     }
     if (n < 0) {
         fail_running(e, err);
         return n;
     }
-    e->stats.steps++;
-    for (int i = 0; i < n; i++) {
-        struct request *r = e->entries[i].r;
-        if (r->draft.n)
-            continue; /* which rows stay is for the walk to say */
-        seq_advance(&r->seq, e->entries[i].n_rows);
-        if (e->cfg.enable_prefix_caching)
-            seq_publish(&r->seq, e->space.pool);
-    }
-    round_choose(e, (uint32_t)n);
-    for (int i = 0; i < n; i++) /* a callback may have ended any of those still to come */
-        if (e->entries[i].n_logits && e->entries[i].r->state == REQUEST_RUNNING)
-            round_finish(e, &e->entries[i]);
     return e->n_running || e->n_waiting;
 }

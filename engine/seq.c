@@ -71,6 +71,7 @@ static int copy_partial(struct seq *s, const struct seq_space *sp, struct error 
 {
     uint32_t from[DK_KV_BLOCK], to[DK_KV_BLOCK], i = s->n_kv / DK_KV_BLOCK, block;
     uint32_t n = s->n_kv % DK_KV_BLOCK;
+    uint16_t drafted = kv_block_drafted(sp->pool, s->blocks[i]) & (uint16_t)((1u << n) - 1);
     int r = kv_block_take(sp->pool, &block);
     if (r < 0)
         return ERR(err, CONTEXT_FULL, "no free KV block");
@@ -79,15 +80,28 @@ static int copy_partial(struct seq *s, const struct seq_space *sp, struct error 
         to[j] = block * DK_KV_BLOCK + j;
     }
     r = sp->backend->kv_copy(sp->model, from, to, n, err);
+    if (r == 0 && drafted)
+        r = sp->drafter->ops->kv_copy(sp->drafter->self, from, to, n, err);
     if (r < 0) {
         kv_block_unref(sp->pool, block);
         return r;
     }
+    kv_block_set_drafted(sp->pool, block, drafted);
     kv_block_unref(sp->pool, s->blocks[i]);
     s->blocks[i] = block;
     if (s->n_published > i)
         s->n_published = i;
     return 0;
+}
+
+/* What stands behind n_kv in blocks of our own is about to be written anew. */
+static void forget_drafted(const struct seq *s, struct kv_pool *pool)
+{
+    uint32_t i = s->n_kv / DK_KV_BLOCK;
+    if (s->n_kv % DK_KV_BLOCK == 0 || i >= s->n_blocks || must_copy(s, pool))
+        return;
+    uint16_t keep = (uint16_t)((1u << s->n_kv % DK_KV_BLOCK) - 1);
+    kv_block_set_drafted(pool, s->blocks[i], kv_block_drafted(pool, s->blocks[i]) & keep);
 }
 
 int seq_reserve(struct seq *s, const struct seq_space *sp, uint32_t n, struct error *err)
@@ -99,6 +113,7 @@ int seq_reserve(struct seq *s, const struct seq_space *sp, uint32_t n, struct er
     if (need > kv_pool_available(sp->pool))
         return ERR(err, CONTEXT_FULL, "%u KV blocks needed, %u free", need,
                    kv_pool_available(sp->pool));
+    forget_drafted(s, sp->pool);
     if (need == 0)
         return 0;
     if (must_copy(s, sp->pool)) {
@@ -142,6 +157,18 @@ void seq_rows(const struct seq *s, uint32_t first, uint32_t n, struct fwd_row *r
 void seq_advance(struct seq *s, uint32_t n)
 {
     s->n_kv += n;
+}
+
+void seq_set_drafted(const struct seq *s, struct kv_pool *pool, uint32_t pos)
+{
+    uint32_t block = s->blocks[pos / DK_KV_BLOCK];
+    uint16_t bit = (uint16_t)(1u << pos % DK_KV_BLOCK);
+    kv_block_set_drafted(pool, block, kv_block_drafted(pool, block) | bit);
+}
+
+bool seq_drafted(const struct seq *s, const struct kv_pool *pool, uint32_t pos)
+{
+    return kv_block_drafted(pool, s->blocks[pos / DK_KV_BLOCK]) >> pos % DK_KV_BLOCK & 1;
 }
 
 static void hash_blocks(struct seq *s, uint32_t n)
@@ -286,7 +313,10 @@ int seq_keep(struct seq *s, const struct seq_space *sp, const uint32_t *nodes, u
     const uint32_t base = s->n_kv;
     /* In pieces, since the path may be as long as a batch.  Ascending nodes never land after the
      * place they come from, so copying in order destroys nothing that is still needed. */
-    for (uint32_t done = 0; done < n;) {
+    uint32_t done = 0;
+    while (done < n && nodes[done] == done) /* there already: all of a chain */
+        done++;
+    while (done < n) {
         uint32_t from[DK_KV_BLOCK], to[DK_KV_BLOCK], m = 0;
         for (; m < DK_KV_BLOCK && done < n; m++, done++) {
             from[m] = seq_slot(s, base + nodes[done]);

@@ -13,6 +13,7 @@
 
 #include "engine/backend.h"
 #include "engine/kv.h"
+#include "engine/method.h"
 
 struct seq {
     uint32_t *tokens;
@@ -31,6 +32,8 @@ struct seq_space {
     struct kv_pool *pool;
     const struct backend *backend;
     struct backend_model *model;
+    const struct block_drafter
+        *drafter; /* its context K/V move with the target's; ops may be NULL */
 };
 
 /* Room for max_tokens tokens; cache: with hashes. */
@@ -49,6 +52,9 @@ uint32_t seq_slot(const struct seq *s, uint32_t pos);
 void seq_rows(const struct seq *s, uint32_t first, uint32_t n, struct fwd_row *rows);
 /* K/V of the next n tokens are there now. */
 void seq_advance(struct seq *s, uint32_t n);
+/* Position pos, which has K/V, has the drafter's context too; or has it? */
+void seq_set_drafted(const struct seq *s, struct kv_pool *pool, uint32_t pos);
+bool seq_drafted(const struct seq *s, const struct kv_pool *pool, uint32_t pos);
 /* Offers full blocks to the prefix cache. */
 void seq_publish(struct seq *s, struct kv_pool *pool);
 /* Withdraws all its blocks from the cache (the request's numbers cannot be trusted). */

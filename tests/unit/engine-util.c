@@ -126,7 +126,7 @@ int test_submit(struct engine *e, struct engine_request *q, struct test_request 
                 struct error *err)
 {
     t->engine = e;
-    q->sink = (struct engine_sink){on_tokens, on_finished, t};
+    q->sink = (struct engine_sink){.tokens = on_tokens, .finished = on_finished, .arg = t};
     int r = engine_submit(e, q, &t->r, err);
     if (r == 0)
         request_set_user(t->r, t);

@@ -15,7 +15,7 @@
 
 static const char *random_model, *alphabet_model;
 
-/* ---- the proposer ----------------------------------------------------------------------------- */
+/* ---- the script ------------------------------------------------------------------------------- */
 
 enum shape { RIGHT, WRONG, PARTLY, TREE, DEC08, NOISE };
 
@@ -23,13 +23,7 @@ struct stub {
     enum shape shape;
     uint32_t width; /* nodes */
     uint64_t state;
-    uint32_t rounds;
-};
-
-/* What plain decoding gave: the request's user pointer leads to it. */
-struct drafted {
-    struct test_request t;
-    const struct test_request *truth; /* NULL: only wrong things can be proposed */
+    const struct test_request *truth; /* what plain decoding gave */
 };
 
 static uint32_t rnd(struct stub *s, uint32_t below)
@@ -39,10 +33,9 @@ static uint32_t rnd(struct stub *s, uint32_t below)
 }
 
 /* Token i of the answer; past its end something. */
-static uint32_t truth_at(const struct request *r, uint32_t i)
+static uint32_t truth_at(const struct stub *s, uint32_t i)
 {
-    const struct drafted *d = request_user(r);
-    return d->truth && i < d->truth->ids.len ? d->truth->ids.ids[i] : 5;
+    return i < s->truth->ids.len ? s->truth->ids.ids[i] : 5;
 }
 
 static void node(struct proposal *p, uint32_t token, int32_t parent)
@@ -50,24 +43,22 @@ static void node(struct proposal *p, uint32_t token, int32_t parent)
     (void)proposal_add(p, token, parent, 0.5f);
 }
 
-static void propose(void *arg, struct request *r, struct proposal *p)
+static void propose(struct stub *s, uint32_t at, struct proposal *p)
 {
-    struct stub *s = arg;
-    uint32_t at = r->usage.completion_tokens, vocab = FIXTURE_VOCAB;
-    s->rounds++;
+    const uint32_t vocab = FIXTURE_VOCAB;
     switch (s->shape) {
     case RIGHT:
         for (uint32_t i = 0; i < s->width; i++)
-            node(p, truth_at(r, at + i), (int32_t)i - 1);
+            node(p, truth_at(s, at + i), (int32_t)i - 1);
         break;
     case WRONG:
         for (uint32_t i = 0; i < s->width; i++)
-            node(p, (truth_at(r, at + i) + 1) % vocab, (int32_t)i - 1);
+            node(p, (truth_at(s, at + i) + 1) % vocab, (int32_t)i - 1);
         break;
     case PARTLY: {
         uint32_t bad = rnd(s, s->width + 1);
         for (uint32_t i = 0; i < s->width; i++)
-            node(p, (truth_at(r, at + i) + (i == bad)) % vocab, (int32_t)i - 1);
+            node(p, (truth_at(s, at + i) + (i == bad)) % vocab, (int32_t)i - 1);
         break;
     }
     case TREE: {
@@ -76,44 +67,57 @@ static void propose(void *arg, struct request *r, struct proposal *p)
         for (uint32_t depth = 0; p->n < s->width; depth++) {
             int32_t parent = path;
             for (uint32_t k = rnd(s, 3); k && p->n < s->width; k--)
-                node(p, (truth_at(r, at + depth) + 1 + k) % vocab, parent);
+                node(p, (truth_at(s, at + depth) + 1 + k) % vocab, parent);
             if (p->n == s->width)
                 break;
             path = (int32_t)p->n;
-            node(p, truth_at(r, at + depth), parent);
+            node(p, truth_at(s, at + depth), parent);
             if (rnd(s, 2) && p->n < s->width)
                 node(p, rnd(s, vocab), (int32_t)rnd(s, p->n + 1) - 1);
         }
         break;
     }
     case DEC08: /* c1, c2, c2a, c2b: the path is c2, c2b */
-        node(p, (truth_at(r, at) + 1) % vocab, -1);
-        node(p, truth_at(r, at), -1);
-        node(p, (truth_at(r, at + 1) + 1) % vocab, 1);
-        node(p, truth_at(r, at + 1), 1);
+        node(p, (truth_at(s, at) + 1) % vocab, -1);
+        node(p, truth_at(s, at), -1);
+        node(p, (truth_at(s, at + 1) + 1) % vocab, 1);
+        node(p, truth_at(s, at + 1), 1);
         break;
     case NOISE:
         for (uint32_t n = rnd(s, s->width + 1); p->n < n;)
-            node(p, rnd(s, 3) ? truth_at(r, at) : rnd(s, vocab), (int32_t)rnd(s, p->n + 1) - 1);
+            node(p, rnd(s, 3) ? truth_at(s, at) : rnd(s, vocab), (int32_t)rnd(s, p->n + 1) - 1);
         break;
     }
 }
 
-static void submit_drafted(struct engine *e, struct engine_request *q, struct drafted *d)
+/* Proposals for every length that the output may have; every other one takes some passes. */
+static void write_script(struct stub *s, struct draft_script *ret)
 {
-    struct error err = {0};
-    ck_ok(test_submit(e, q, &d->t, &err), &err);
-    /* test_request is the first member: one pointer serves both. */
-    ck_assert_ptr_eq(request_user(d->t.r), d);
+    static struct draft_script_round rounds[4][1025];
+    static uint32_t next;
+    ret->rounds = rounds[next++ % 4];
+    ret->n = s->truth->ids.len + 1;
+    for (uint32_t at = 0; at < ret->n; at++) {
+        struct draft_script_round *t = &ret->rounds[at];
+        memset(t, 0, sizeof(*t));
+        t->at = at;
+        t->passes = s->width % 2 ? at % 4 : 0;
+        propose(s, at, &t->proposal);
+    }
 }
 
-static void generate_drafted(struct engine *e, struct engine_request *q, struct drafted *d,
+static void generate_drafted(struct engine *e, const struct engine_request *q,
+                             struct test_request *t, struct stub *s,
                              const struct test_request *truth)
 {
-    *d = (struct drafted){.truth = truth};
-    submit_drafted(e, q, d);
-    test_run(e, NULL, 0);
-    ck_assert(d->t.finished);
+    struct draft_script script;
+    struct engine_request drafted = *q;
+    s->truth = truth;
+    write_script(s, &script);
+    drafted.drafting.method = DRAFT_SCRIPTED;
+    drafted.drafting.script = &script;
+    *t = (struct test_request){0};
+    test_generate(e, &drafted, t);
 }
 
 static void same_as_plain(const struct test_request *a, const struct test_request *b)
@@ -123,26 +127,30 @@ static void same_as_plain(const struct test_request *a, const struct test_reques
     ck_assert_uint_eq(a->usage.prompt_tokens, b->usage.prompt_tokens);
     ck_assert_int_eq(a->stop_is_id, b->stop_is_id);
     ck_assert_str_eq(a->stop_text, b->stop_text);
+    const struct engine_drafting *d = &a->usage.drafting;
+    ck_assert_uint_eq(d->committed + d->plain_rounds + d->prefill_tokens,
+                      a->usage.completion_tokens);
+    ck_assert_uint_ge(d->committed, d->accepted);
+    ck_assert_uint_le(d->committed, d->accepted + d->rounds);
+    ck_assert_uint_ge(d->drafted, d->accepted);
 }
 
 /* q plain, then with every shape and width. */
 static struct test_request try_all(struct engine *e, struct engine_request *q)
 {
     struct test_request plain = {0};
-    e->proposer = (struct proposer){0};
     test_generate(e, q, &plain);
     for (enum shape shape = RIGHT; shape <= NOISE; shape++)
         for (uint32_t width = 1; width <= 63; width = width * 4 - 1 + (width == 1) * 1) {
             struct stub s = {.shape = shape, .width = width, .state = shape * 100 + width};
-            struct drafted d;
-            e->proposer = (struct proposer){propose, &s};
-            generate_drafted(e, q, &d, &plain);
-            same_as_plain(&d.t, &plain);
+            struct test_request t;
+            generate_drafted(e, q, &t, &s, &plain);
+            same_as_plain(&t, &plain);
+            const struct engine_drafting *d = &t.usage.drafting;
             if (shape == RIGHT)
-                ck_assert_uint_le(s.rounds, plain.ids.len / (width + 1) + 1);
-            test_request_done(&d.t);
+                ck_assert_uint_le(d->rounds + d->plain_rounds, plain.ids.len / (width + 1) + 1);
+            test_request_done(&t);
         }
-    e->proposer = (struct proposer){0};
     test_engine_idle(e);
     return plain;
 }
@@ -321,25 +329,33 @@ START_TEST(crowd_on_a_small_pool) /* SCH-03 */
     }
     engine_free(e);
     for (enum shape shape = RIGHT; shape <= NOISE; shape++) {
-        struct stub s = {.shape = shape, .width = 8, .state = shape};
-        struct drafted d[N];
+        static struct draft_script_round rounds[N][41];
+        struct draft_script script[N];
+        struct test_request t[N];
+        struct error err = {0};
         c = test_engine_config();
         c.n_kv_blocks = 7;
         c.max_num_seqs = 9;
         c.max_num_batched_tokens = shape % 2 ? 20 : 100;
         e = test_engine(random_model, &c);
-        e->proposer = (struct proposer){propose, &s};
-        memset(d, 0, sizeof(d));
+        memset(t, 0, sizeof(t));
         for (uint32_t i = 0; i < N; i++) {
-            d[i].truth = &plain[i];
-            submit_drafted(e, &q[i], &d[i]);
+            struct stub s = {
+                .shape = shape, .width = 7 + i % 2, .state = shape, .truth = &plain[i]};
+            struct engine_request drafted = q[i];
+            write_script(&s, &script[i]);
+            memcpy(rounds[i], script[i].rounds, sizeof(rounds[i]));
+            script[i].rounds = rounds[i];
+            drafted.drafting.method = DRAFT_SCRIPTED;
+            drafted.drafting.script = &script[i];
+            ck_ok(test_submit(e, &drafted, &t[i], &err), &err);
         }
         test_run(e, NULL, 0);
         uint32_t preemptions = 0;
         for (uint32_t i = 0; i < N; i++) {
-            same_as_plain(&d[i].t, &plain[i]);
-            preemptions += d[i].t.usage.preemptions;
-            test_request_done(&d[i].t);
+            same_as_plain(&t[i], &plain[i]);
+            preemptions += t[i].usage.preemptions;
+            test_request_done(&t[i]);
         }
         ck_assert_uint_gt(preemptions, 0);
         test_engine_idle(e);
@@ -365,10 +381,8 @@ START_TEST(cached_after_drafting)
     engine_free(e);
     e = test_engine(random_model, &c);
     struct stub s = {.shape = TREE, .width = 12, .state = 9};
-    struct drafted d;
-    e->proposer = (struct proposer){propose, &s};
-    generate_drafted(e, &q, &d, &plain);
-    e->proposer = (struct proposer){0};
+    struct test_request d;
+    generate_drafted(e, &q, &d, &s, &plain);
     memcpy(turn + 30, plain.ids.ids, 60 * sizeof(*turn));
     struct engine_request next = test_request_init(turn, 100, 30);
     next.sampling.ignore_eos = true;
@@ -381,7 +395,7 @@ START_TEST(cached_after_drafting)
     test_request_done(&plain);
     test_request_done(&want);
     test_request_done(&got);
-    test_request_done(&d.t);
+    test_request_done(&d);
     engine_free(e);
 }
 END_TEST
@@ -394,16 +408,21 @@ START_TEST(rounds_are_commits)
     const uint32_t prompt[] = {'a'};
     struct engine_request q = test_request_init(prompt, 1, 12);
     struct test_request plain = {0};
+    struct stub s = {.shape = RIGHT, .width = 4};
+    struct test_request d;
+    q.sampling.max_tokens = 15;
     test_generate(e, &q, &plain);
-    struct stub s = {.shape = RIGHT, .width = 3};
-    struct drafted d;
-    e->proposer = (struct proposer){propose, &s};
-    generate_drafted(e, &q, &d, &plain);
-    /* One token by the prompt (1 token: it decodes at once), then 4 a round: 4 + 4 + 4. */
-    ck_assert_uint_eq(d.t.n_calls, 3);
-    ck_assert_uint_eq(s.rounds, 3);
+    generate_drafted(e, &q, &d, &s, &plain);
+    /* The prompt has one token, so it decodes at once, 5 tokens a round. */
+    ck_assert_uint_eq(d.n_calls, 3);
+    ck_assert_uint_eq(d.usage.drafting.rounds, 3);
+    ck_assert_uint_eq(d.usage.drafting.accepted, 12);
+    ck_assert_uint_eq(d.usage.drafting.committed, 15);
+    for (int i = 0; i < 4; i++)
+        ck_assert_uint_eq(d.usage.drafting.accepted_at[i], 3);
+    ck_assert_uint_eq(d.usage.drafting.accepted_at[4], 0);
     test_request_done(&plain);
-    test_request_done(&d.t);
+    test_request_done(&d);
     engine_free(e);
 }
 END_TEST

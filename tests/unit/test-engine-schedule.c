@@ -575,7 +575,7 @@ START_TEST(cancelling_a_companion)
     struct test_request t = {0};
     struct engine_request q = test_request_init(prompt, 3, 10);
     struct request *killer = NULL;
-    q.sink = (struct engine_sink){cancel_the_other, ignore_end, e};
+    q.sink = (struct engine_sink){.tokens = cancel_the_other, .finished = ignore_end, .arg = e};
     ck_ok(engine_submit(e, &q, &killer, &err), &err);
     ck_ok(test_submit(e, &q, &t, &err), &err);
     victim = &t;

@@ -182,12 +182,12 @@ START_TEST(drafter_marks)
 {
     struct kv_pool *p = pool_of(1);
     uint32_t b = take(p);
-    ck_assert(!kv_block_drafter_valid(p, b));
-    kv_block_set_drafter_valid(p, b, true);
-    ck_assert(kv_block_drafter_valid(p, b));
+    ck_assert_uint_eq(kv_block_drafted(p, b), 0);
+    kv_block_set_drafted(p, b, 0x8001);
+    ck_assert_uint_eq(kv_block_drafted(p, b), 0x8001);
     kv_block_unref(p, b);
     b = take(p);
-    ck_assert(!kv_block_drafter_valid(p, b)); /* not inherited */
+    ck_assert_uint_eq(kv_block_drafted(p, b), 0); /* not inherited */
     kv_pool_free(p);
 }
 END_TEST

@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rounds before verification: who begins one, the drafter's passes, the drafter's context.
+ *
+ * Drafter steps run until nobody waits for a pass; whoever starts to decode meanwhile waits for the
+ * next round, so there are at most DRAFT_MAX_PASSES of them between two target steps.
+ */
+#include "engine/drafting.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "engine/engine_internal.h"
+#include "engine/ngram.h"
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- birth and end ------------------------------------------------------------------------------ */
+
+static bool has_passes(const struct drafting_state *d)
+{
+    return d->params.method == DRAFT_DFLASH || d->params.method == DRAFT_DEDIT ||
+           d->params.method == DRAFT_DDTREE;
+}
+
+static int make_rejection(struct drafting_state *d, uint32_t vocab, struct error *err)
+{
+    d->ids = mem_array(vocab, sizeof(*d->ids));
+    d->probs = mem_array(vocab, sizeof(*d->probs));
+    d->weights = mem_array(vocab, sizeof(*d->weights));
+    return d->ids && d->probs && d->weights ? 0 : ERR_NOMEM(err);
+}
+
+int drafting_new(const struct engine *e, const struct drafting_params *p, uint64_t seed,
+                 float temperature, struct drafting_state **ret, struct error *err)
+{
+    int r = engine_check_drafting(e, p, err);
+    if (r < 0)
+        return r;
+    struct drafting_params resolved = *p;
+    drafting_resolve(e, &resolved);
+    if (resolved.method == DRAFT_AR)
+        return 0;
+    _cleanup_(drafting_freep) struct drafting_state *d = mem_zalloc(sizeof(*d));
+    if (!d)
+        return ERR_NOMEM(err);
+    d->params = resolved;
+    d->seed = seed;
+    d->temperature = temperature;
+    d->context = has_passes(d);
+    if (resolved.verification == DRAFT_REJECTION) {
+        r = make_rejection(d, e->model->vocab_size, err);
+        if (r < 0)
+            return r;
+    }
+    *ret = TAKE_PTR(d);
+    return 0;
+}
+
+struct drafting_state *drafting_free(struct drafting_state *d)
+{
+    if (!d)
+        return NULL;
+    mem_free(d->ids);
+    mem_free(d->probs);
+    mem_free(d->weights);
+    mem_free(d);
+    return NULL;
+}
+
+void drafting_reset(struct drafting_state *d)
+{
+    if (!d)
+        return;
+    d->phase = DRAFTING_IDLE;
+    proposal_clear(&d->proposal);
+}
+
+void drafting_forget_context(struct drafting_state *d)
+{
+    if (d)
+        d->cursor = 0;
+}
+
+uint32_t drafting_nodes(const struct request *r)
+{
+    return r->drafting && r->drafting->phase == DRAFTING_READY ? r->drafting->proposal.n : 0;
+}
+
+/* ---- a round begins ----------------------------------------------------------------------------- */
+
+static bool decodes(const struct request *r)
+{
+    return r->seq.n_tokens - r->seq.n_kv == 1;
+}
+
+/* Positions below the cursor have the drafter's context. */
+static uint32_t context_cursor(struct engine *e, struct request *r)
+{
+    struct drafting_state *d = r->drafting;
+    uint32_t end = least(r->seq.n_kv, e->drafter.max_context);
+    while (d->cursor < end && seq_drafted(&r->seq, e->space.pool, d->cursor))
+        d->cursor++;
+    return d->cursor;
+}
+
+static void begin_scripted(struct request *r, uint32_t nodes)
+{
+    struct drafting_state *d = r->drafting;
+    const struct draft_script *s = d->params.script;
+    while (d->script_at < s->n && s->rounds[d->script_at].at < r->usage.completion_tokens)
+        d->script_at++;
+    if (d->script_at == s->n || s->rounds[d->script_at].at != r->usage.completion_tokens)
+        return;
+    const struct draft_script_round *t = &s->rounds[d->script_at];
+    d->proposal = t->proposal;
+    d->proposal.n = least(d->proposal.n, nodes);
+    d->wait = t->passes;
+    if (d->wait && d->proposal.n)
+        d->phase = DRAFTING_PASSES;
+}
+
+static void begin_synthetic(const struct engine *e, struct request *r, uint32_t nodes)
+{
+    struct proposal *p = &r->drafting->proposal;
+    uint32_t n = least(nodes, r->drafting->params.window - 1);
+    uint32_t token = r->seq.tokens[r->seq.n_kv];
+    for (uint32_t i = 0; i < n; i++)
+        (void)proposal_add(p, (token + i) % e->model->vocab_size, (int)i - 1, -1);
+}
+
+/* depth: tokens that this round may commit. */
+static void begin_passes(struct engine *e, struct request *r, uint32_t nodes, uint32_t depth)
+{
+    struct drafting_state *d = r->drafting;
+    const uint32_t pos = r->seq.n_kv;
+    if (pos >= e->drafter.max_context || context_cursor(e, r) < pos)
+        return; /* drafting waits for its context, decoding does not */
+    uint32_t window = least(d->params.window, least(depth, e->drafter.max_context - pos));
+    if (d->params.method != DRAFT_DDTREE)
+        window = least(window, nodes + 1);
+    if (window < 2 || nodes == 0)
+        return;
+    struct draft_round *t = &d->round;
+    t->method = d->params.method;
+    t->visibility = d->params.visibility;
+    t->window = window;
+    t->passes = d->params.passes;
+    t->tree_budget = least(d->params.tree_budget, nodes);
+    t->max_nodes = nodes;
+    t->noise = !d->params.no_noise && d->params.verification == DRAFT_RULE_A;
+    t->draw = d->params.verification == DRAFT_REJECTION;
+    t->temperature = d->temperature;
+    t->seed = d->seed;
+    t->pass = 0;
+    t->done = false;
+    t->proposal = &d->proposal;
+    d->phase = DRAFTING_PASSES;
+}
+
+static void begin(struct engine *e, struct request *r, uint32_t nodes)
+{
+    struct drafting_state *d = r->drafting;
+    uint32_t depth = r->max_total - r->seq.n_tokens;
+    proposal_clear(&d->proposal);
+    d->phase = DRAFTING_READY;
+    d->round.pass = 0;
+    d->round_ns = 0;
+    if (depth < 2)
+        return; /* one token is left: a draft has nothing to win */
+    /* Nodes are stored one a position behind the anchor, until they are kept or dropped. */
+    nodes = least(nodes, r->max_total - r->seq.n_kv - 1);
+    uint32_t chain = least(nodes, depth - 1);
+    switch (d->params.method) {
+    case DRAFT_NGRAM:
+        ngram_propose(r->seq.tokens, r->seq.n_tokens, least(chain, d->params.window - 1),
+                      &d->proposal);
+        break;
+    case DRAFT_SCRIPTED:
+        begin_scripted(r, nodes);
+        break;
+    case DRAFT_SYNTHETIC:
+        begin_synthetic(e, r, chain);
+        break;
+    case DRAFT_DFLASH:
+    case DRAFT_DEDIT:
+    case DRAFT_DDTREE:
+        begin_passes(e, r, nodes, depth);
+        break;
+    case DRAFT_AUTO:
+    case DRAFT_AR:
+    case DRAFT_METHOD_COUNT:
+        break;
+    }
+}
+
+static bool may_begin(const struct request *r)
+{
+    return r->drafting && r->drafting->phase == DRAFTING_IDLE && decodes(r);
+}
+
+void drafting_begin(struct engine *e, uint32_t nodes)
+{
+    uint32_t waiting = 0;
+    for (uint32_t i = 0; i < e->n_running; i++)
+        waiting += may_begin(e->running[i]);
+    for (uint32_t i = 0; i < e->n_running && waiting; i++) {
+        struct request *r = e->running[i];
+        if (!may_begin(r))
+            continue;
+        uint32_t share = least(nodes / waiting--, PROPOSAL_MAX_NODES);
+        begin(e, r, share);
+        const struct drafting_state *d = r->drafting;
+        nodes -= d->phase == DRAFTING_PASSES && has_passes(d) ? share : d->proposal.n;
+    }
+}
+
+/* ---- passes --------------------------------------------------------------------------------------- */
+
+bool drafting_due(const struct engine *e)
+{
+    for (uint32_t i = 0; i < e->n_running; i++)
+        if (e->running[i]->drafting && e->running[i]->drafting->phase == DRAFTING_PASSES)
+            return true;
+    return false;
+}
+
+/* A node was edited when the first pass had another token at its place. */
+static void mark_edited(struct drafting_state *d)
+{
+    for (uint32_t i = 0; i < d->proposal.n; i++) {
+        uint32_t k = proposal_depth(&d->proposal, i) - 1;
+        d->proposal.edited[i] = d->round.pass > 1 && d->proposal.tokens[i] != d->round.tokens[0][k];
+    }
+}
+
+static int finish_pass(struct engine *e, struct drafting_state *d, struct error *err)
+{
+    if (!d->round.done)
+        return 0;
+    int r = proposal_check(&d->proposal, e->model->vocab_size, err);
+    if (r < 0)
+        return error_prefix(err, r, "drafter");
+    d->proposal.n = least(d->proposal.n, d->round.max_nodes);
+    mark_edited(d);
+    d->phase = DRAFTING_READY;
+    return 0;
+}
+
+static int run_passes(struct engine *e, uint32_t n, struct error *err)
+{
+    const struct block_drafter *b = &e->drafter;
+    for (uint32_t i = 0, j; i < n; i = j) {
+        uint32_t rows = 0;
+        for (j = i; j < n && rows + e->draft_entries[j].round->window <= b->max_rows; j++)
+            rows += e->draft_entries[j].round->window;
+        if (j == i)
+            return ERR(err, INTERNAL, "a window of %u rows: the drafter takes %u",
+                       e->draft_entries[i].round->window, b->max_rows);
+        int r = b->ops->pass(b->self, e->draft_entries + i, j - i, err);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+int drafting_step(struct engine *e, struct error *err)
+{
+    uint64_t t0 = clock_now_ns();
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < e->n_running; i++) {
+        struct drafting_state *d = e->running[i]->drafting;
+        if (!d || d->phase != DRAFTING_PASSES)
+            continue;
+        e->running[i]->usage.drafting.passes++;
+        if (has_passes(d))
+            e->draft_entries[n++] =
+                (struct draft_entry){.seq = &e->running[i]->seq, .round = &d->round};
+        else if (--d->wait == 0)
+            d->phase = DRAFTING_READY;
+    }
+    int r = run_passes(e, n, err);
+    uint64_t took = clock_now_ns() - t0;
+    for (uint32_t i = 0; i < e->n_running && r >= 0; i++) {
+        struct drafting_state *d = e->running[i]->drafting;
+        if (!d || d->phase != DRAFTING_PASSES || !has_passes(d))
+            continue;
+        d->round_ns += took;
+        r = finish_pass(e, d, err);
+    }
+    e->stats.draft_steps++;
+    return r;
+}
+
+/* ---- context -------------------------------------------------------------------------------------- */
+
+uint32_t drafting_missing(struct engine *e, struct request *r, uint32_t most, uint32_t *ret_from)
+{
+    if (!r->drafting || !r->drafting->context)
+        return 0;
+    uint32_t from = context_cursor(e, r), end = least(r->seq.n_kv, e->drafter.max_context), n = 0;
+    while (n < most && from + n < end && !seq_drafted(&r->seq, e->space.pool, from + n))
+        n++;
+    *ret_from = from;
+    return n;
+}
+
+static void add_context(struct engine *e, const struct seq *s, uint32_t pos, const float *taps,
+                        uint32_t *n)
+{
+    if (pos >= e->drafter.max_context)
+        return;
+    e->context[(*n)++] = (struct draft_context){.taps = taps, .pos = pos, .slot = seq_slot(s, pos)};
+    seq_set_drafted(s, e->space.pool, pos);
+}
+
+int drafting_inject(struct engine *e, uint32_t n, struct error *err)
+{
+    const struct block_drafter *d = &e->drafter;
+    uint32_t n_rows = 0;
+    for (uint32_t i = 0; i < n && d->ops; i++) {
+        const struct batch_entry *b = &e->entries[i];
+        const struct fwd_row *rows = e->rows + b->row0;
+        if (!b->r->drafting || !b->r->drafting->context)
+            continue;
+        if (b->n_nodes == 0)
+            for (uint32_t j = 0; j < b->n_rows; j++)
+                add_context(e, &b->r->seq, rows[j].pos, rows[j].taps, &n_rows);
+        else /* of a tree, the path that was taken, to where it is going to stand */
+            for (uint32_t j = 0; j < b->n_choices; j++)
+                add_context(e, &b->r->seq, b->r->seq.n_kv + j,
+                            rows[e->choices[b->logit0 + j].row].taps, &n_rows);
+    }
+    for (uint32_t i = 0, k; i < n_rows; i += k) {
+        k = least(n_rows - i, d->max_rows);
+        int r = d->ops->inject(d->self, e->context + i, k, err);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A request's drafting: its resolved parameters, the phase of its round, the proposal that grows.
+ * Inside of the engine; the scheduler calls, methods fill.
+ */
+#pragma once
+
+#include "base/cleanup.h"
+#include "engine/method.h"
+
+struct engine;
+struct request;
+struct batch_entry;
+struct drafting_state;
+
+enum drafting_phase {
+    DRAFTING_IDLE,   /* no round has begun */
+    DRAFTING_PASSES, /* waits for drafter passes */
+    DRAFTING_READY   /* the proposal may be verified */
+};
+
+struct drafting_state {
+    struct drafting_params params; /* resolved: no field is 0 that may not be */
+    enum drafting_phase phase;
+    uint32_t wait;    /* scripted: passes still to wait */
+    bool context;     /* a block drafter: target rows leave taps */
+    uint32_t cursor;  /* all positions below have the drafter's context */
+    size_t script_at; /* next entry */
+    struct draft_round round;
+    struct proposal proposal;
+    uint64_t round_ns; /* drafter time of this round */
+    uint64_t seed;
+    float temperature;
+    /* Rule B's buffers, [vocab] each; NULL with rule A. */
+    uint32_t *ids;
+    double *probs, *weights;
+};
+
+/* method.c: defaults filled in, auto decided. */
+void drafting_resolve(const struct engine *e, struct drafting_params *p);
+
+/* Checks p for a request of this engine and resolves it.  *ret stays NULL for plain decoding. */
+int drafting_new(const struct engine *e, const struct drafting_params *p, uint64_t seed,
+                 float temperature, struct drafting_state **ret, struct error *err);
+struct drafting_state *drafting_free(struct drafting_state *d);
+DEFINE_CLEANUP(struct drafting_state *, drafting_free);
+/* A round that had begun is forgotten (preemption, commit). */
+void drafting_reset(struct drafting_state *d);
+/* Its blocks went away. */
+void drafting_forget_context(struct drafting_state *d);
+
+/* Nodes of the proposal that waits to be verified. */
+uint32_t drafting_nodes(const struct request *r);
+
+/* Begins rounds of all decoding requests; nodes: room in the next target batch. */
+void drafting_begin(struct engine *e, uint32_t nodes);
+/* Does anybody wait for drafter passes? */
+bool drafting_due(const struct engine *e);
+/* One pass for everyone who waits.  Negative: the drafter failed. */
+int drafting_step(struct engine *e, struct error *err);
+
+/* Positions [*from, *from + n) of r that have K/V but no drafter context, n <= most; 0: none. */
+uint32_t drafting_missing(struct engine *e, struct request *r, uint32_t most, uint32_t *ret_from);
+/* Context of the rows of a target batch that stay: n entries. */
+int drafting_inject(struct engine *e, uint32_t n, struct error *err);
