@@ -210,6 +210,7 @@ script_tests = \
 	%D%/integration/golden-c.sh \
 	%D%/integration/golden-text.sh \
 	%D%/integration/install.sh \
+	%D%/integration/manual.sh \
 	%D%/integration/options.sh \
 	%D%/integration/packages.sh \
 	%D%/integration/same-bytes.sh \
