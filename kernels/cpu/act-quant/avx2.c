@@ -43,12 +43,16 @@ static void quantise(const float *x, struct dk_qact *ret)
     __m256i q[4];
     for (unsigned i = 0; i < 4; i++)
         q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], id));
+    __m256i w[2];
     for (unsigned i = 0; i < 2; i++) {
         /* 16 numbers in order, then in each four: the second and third change places. */
-        __m256i w = _mm256_permute4x64_epi64(_mm256_packs_epi32(q[2 * i], q[2 * i + 1]), 0xd8);
-        w = _mm256_shufflelo_epi16(_mm256_shufflehi_epi16(w, 0xd8), 0xd8);
-        _mm256_store_si256(out + i, w);
+        w[i] = _mm256_permute4x64_epi64(_mm256_packs_epi32(q[2 * i], q[2 * i + 1]), 0xd8);
+        w[i] = _mm256_shufflelo_epi16(_mm256_shufflehi_epi16(w[i], 0xd8), 0xd8);
     }
+    /* groups 0 4 2 6 and 1 5 3 7; then 0 4 1 5 and 2 6 3 7 */
+    __m256i even = _mm256_unpacklo_epi64(w[0], w[1]), odd = _mm256_unpackhi_epi64(w[0], w[1]);
+    _mm256_store_si256(out, _mm256_permute2x128_si256(even, odd, 0x20));
+    _mm256_store_si256(out + 1, _mm256_permute2x128_si256(even, odd, 0x31));
     int32_t s0 = lanes_sum(q[0], q[1]), s1 = lanes_sum(q[2], q[3]);
     ret->d = amax / (float)DK_QMAX;
     ret->sum = ret->d * (float)(s0 + s1);

@@ -56,7 +56,7 @@ static void configure(uint32_t rows)
 
 /* ---- weights ---------------------------------------------------------------------------------------- */
 
-DK_INLINE void unpack(enum dk_type t, const uint8_t *panel, uint32_t b0, uint32_t b1,
+DK_KERNEL void unpack(enum dk_type t, const uint8_t *panel, uint32_t b0, uint32_t b1,
                       struct record *rec)
 {
     const struct dk_qgeom g = dk_qgeom(t);
@@ -142,8 +142,7 @@ DK_INLINE void floats(enum dk_qkind kind, uint32_t rows, const struct record *re
 {
     struct dk_q512 w;
     w.dw[0] = rec->dw;
-    if (kind == DK_QK_MIN)
-        w.mw = rec->mw;
+    w.mw = kind == DK_QK_MIN ? rec->mw : _mm512_setzero_ps();
 #pragma GCC unroll 16
     for (uint32_t i = 0; i < 16; i++) {
         if (i >= rows)
@@ -154,7 +153,7 @@ DK_INLINE void floats(enum dk_qkind kind, uint32_t rows, const struct record *re
     }
 }
 
-DK_INLINE void tile(enum dk_qkind kind, const struct job *j)
+DK_KERNEL void tile(enum dk_qkind kind, const struct job *j)
 {
     __m512 acc[16];
 #pragma GCC unroll 16

@@ -16,7 +16,8 @@
 #define CHUNK_ROWS   64u
 #define PREFETCH     3072 /* bytes ahead of the block being read */
 
-/* A block in scratch: [group][even, odd][16 outputs] pairs; dw, then mw or the second dw. */
+/* A block in scratch: [16 pairs, in the order of the activations][16 outputs]; dw, then mw or the
+ * second dw. */
 struct record {
     __m256i w[16][2];
     __m256 s[2][2];
@@ -48,11 +49,11 @@ DK_INLINE void start(enum dk_qkind kind, unsigned zero_shift, unsigned sub, unsi
                      const struct dk_qact *x, struct sums *s)
 {
 #pragma GCC unroll 6
-    for (unsigned r = 0; r < rows; r++) {
+    for (unsigned r = 0; r < TILE_ROWS; r++) {
         __m256i z = _mm256_setzero_si256();
-        if (kind == DK_QK_SUB)
+        if (r < rows && kind == DK_QK_SUB)
             z = _mm256_slli_epi32(_mm256_set1_epi32(x[r].nsum_sub[sub]), 5);
-        else if (kind == DK_QK_ZERO)
+        else if (r < rows && kind == DK_QK_ZERO)
             z = _mm256_sll_epi32(_mm256_set1_epi32(x[r].nsum), _mm_cvtsi32_si128((int)zero_shift));
         s->i[r][0] = s->i[r][1] = z;
     }
@@ -92,60 +93,59 @@ DK_INLINE void finish(unsigned rows, const struct sums *s, const __m256 dw[2], c
 
 /* ---- out of the packed panel ---------------------------------------------------------------------- */
 
-DK_INLINE void packed_block(enum dk_type t, unsigned rows, const uint8_t *q, const uint8_t *s,
-                            unsigned place, const struct dk_qact *x, struct record *rec,
-                            float (*acc)[DK_PANEL])
+/* Group 4 * sub + l of the block. */
+DK_INLINE void group(unsigned bits, unsigned rows, const uint8_t *q, unsigned l, unsigned sub,
+                     const struct dk_qact *x, struct sums *s, struct record *rec)
+{
+    unsigned i = 4 * l + 2 * sub;
+    __m256i b0 = dk_q256_bytes(bits, q, l, sub, 0), b1 = dk_q256_bytes(bits, q, l, sub, 1);
+    __m256i w0 = dk_q256_even(b0), w1 = dk_q256_even(b1);
+    pair(i, rows, w0, w1, x, s);
+    if (rec) {
+        rec->w[i][0] = w0;
+        rec->w[i][1] = w1;
+    }
+    w0 = dk_q256_odd(b0);
+    w1 = dk_q256_odd(b1);
+    pair(i + 1, rows, w0, w1, x, s);
+    if (rec) {
+        rec->w[i + 1][0] = w0;
+        rec->w[i + 1][1] = w1;
+    }
+}
+
+/* All inputs of the block, or of Q6_K the 16 of `sub`. */
+DK_INLINE void packed_part(enum dk_type t, unsigned rows, const uint8_t *q, const uint8_t *s,
+                           unsigned place, unsigned sub, const struct dk_qact *x,
+                           struct record *rec, float (*acc)[DK_PANEL])
 {
     const struct dk_qgeom g = dk_qgeom(t);
-    const unsigned subs = g.kind == DK_QK_SUB ? 2 : 1;
-#pragma GCC unroll 2
-    for (unsigned sub = 0; sub < 2; sub++) {
-        if (sub == subs)
-            break;
-        struct sums sums;
-        start(g.kind, g.zero_shift, sub, rows, x, &sums);
-#pragma GCC unroll 8
-        for (unsigned i = 0; i < 8; i++) {
-            if (i >= 8 / subs)
-                break;
-            unsigned gr = 4 * sub + i;
-            /* Not before the previous group is done: gcc would make planes early and spill them. */
-            if (g.bits == 5 || g.bits == 6)
-                __asm__("" : "+r"(q), "+x"(sums.i[0][0]));
-            __m256i b0 = dk_q256_group(g.bits, q, gr, 0), b1 = dk_q256_group(g.bits, q, gr, 1);
-            __m256i w0 = dk_q256_even(b0), w1 = dk_q256_even(b1);
-            pair(2 * gr, rows, w0, w1, x, &sums);
-            if (rec) {
-                rec->w[2 * gr][0] = w0;
-                rec->w[2 * gr][1] = w1;
-            }
-            w0 = dk_q256_odd(b0);
-            w1 = dk_q256_odd(b1);
-            pair(2 * gr + 1, rows, w0, w1, x, &sums);
-            if (rec) {
-                rec->w[2 * gr + 1][0] = w0;
-                rec->w[2 * gr + 1][1] = w1;
-            }
-        }
-        __m256 dw[2] = {dk_q256_dw(t, s, place, 0, sub), dk_q256_dw(t, s, place, 1, sub)};
-        __m256 mw[2];
+    struct sums sums;
+    start(g.kind, g.zero_shift, sub, rows, x, &sums);
+#pragma GCC unroll 1
+    for (unsigned l = 0; l < 4; l++) {
+        group(g.bits, rows, q, l, sub, x, &sums, rec);
+        if (g.kind != DK_QK_SUB)
+            group(g.bits, rows, q, l, 1, x, &sums, rec);
+    }
+    __m256 dw[2] = {dk_q256_dw(t, s, place, 0, sub), dk_q256_dw(t, s, place, 1, sub)};
+    __m256 mw[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    if (g.kind == DK_QK_MIN) {
+        mw[0] = dk_q256_mw(t, s, place, 0);
+        mw[1] = dk_q256_mw(t, s, place, 1);
+    }
+    finish(rows, &sums, dw, g.kind == DK_QK_MIN ? mw : NULL, x, acc);
+    if (rec) {
+        rec->s[sub][0] = dw[0];
+        rec->s[sub][1] = dw[1];
         if (g.kind == DK_QK_MIN) {
-            mw[0] = dk_q256_mw(t, s, place, 0);
-            mw[1] = dk_q256_mw(t, s, place, 1);
-        }
-        finish(rows, &sums, dw, g.kind == DK_QK_MIN ? mw : NULL, x, acc);
-        if (rec) {
-            rec->s[sub][0] = dw[0];
-            rec->s[sub][1] = dw[1];
-            if (g.kind == DK_QK_MIN) {
-                rec->s[1][0] = mw[0];
-                rec->s[1][1] = mw[1];
-            }
+            rec->s[1][0] = mw[0];
+            rec->s[1][1] = mw[1];
         }
     }
 }
 
-DK_INLINE void packed(enum dk_type t, unsigned rows, bool keep, const struct job *j,
+DK_KERNEL void packed(enum dk_type t, unsigned rows, bool keep, const struct job *j,
                       uint32_t panel0, uint32_t panel1)
 {
     const struct dk_qgeom g = dk_qgeom(t);
@@ -163,7 +163,10 @@ DK_INLINE void packed(enum dk_type t, unsigned rows, bool keep, const struct job
 #pragma GCC unroll 9
             for (unsigned l = 0; l < (g.quant_bytes + 64) / 64; l++)
                 _mm_prefetch((const char *)q + PREFETCH + 64 * l, _MM_HINT_T0);
-            packed_block(t, rows, q, panel + dk_qgroup_at(t, b), b % g.group, x, rec, acc);
+            const uint8_t *scales = panel + dk_qgroup_at(t, b);
+            packed_part(t, rows, q, scales, b % g.group, 0, x, rec, acc);
+            if (g.kind == DK_QK_SUB)
+                packed_part(t, rows, q, scales, b % g.group, 1, x, rec, acc);
             if (keep)
                 rec++;
         }
@@ -212,27 +215,29 @@ static const packed_fn packed_table[DK_TYPE_COUNT][TILE_ROWS + 3] = {
 
 /* ---- out of scratch ------------------------------------------------------------------------------- */
 
-DK_INLINE void unpacked(enum dk_qkind kind, unsigned rows, const struct job *j, uint32_t panel)
+DK_INLINE void unpacked_part(enum dk_qkind kind, unsigned zero_shift, unsigned rows, unsigned sub,
+                             const struct record *rec, const struct dk_qact *x,
+                             float (*acc)[DK_PANEL])
+{
+    struct sums s;
+    start(kind, zero_shift, sub, rows, x, &s);
+#pragma GCC unroll 16
+    for (unsigned i = 0; i < 16; i++)
+        if (kind != DK_QK_SUB || i / 2 % 2 == sub)
+            pair(i, rows, rec->w[i][0], rec->w[i][1], x, &s);
+    finish(rows, &s, rec->s[sub], kind == DK_QK_MIN ? rec->s[1] : NULL, x, acc);
+}
+
+DK_KERNEL void unpacked(enum dk_qkind kind, unsigned rows, const struct job *j, uint32_t panel)
 {
     const struct dk_qact *x = j->x;
     const struct record *rec = j->rec;
     if (j->b0 == 0)
         memset(j->acc, 0, rows * sizeof j->acc[0]);
     for (uint32_t b = j->b0; b < j->b1; b++, rec++, x += j->stride) {
-        struct sums s;
-        start(kind, j->zero_shift, 0, rows, x, &s);
-#pragma GCC unroll 16
-        for (unsigned i = 0; i < 16; i++) {
-            if (kind == DK_QK_SUB && i == 8) {
-                finish(rows, &s, rec->s[0], NULL, x, j->acc);
-                start(kind, 5, 1, rows, x, &s);
-            }
-            pair(i, rows, rec->w[i][0], rec->w[i][1], x, &s);
-        }
+        unpacked_part(kind, j->zero_shift, rows, 0, rec, x, j->acc);
         if (kind == DK_QK_SUB)
-            finish(rows, &s, rec->s[1], NULL, x, j->acc);
-        else
-            finish(rows, &s, rec->s[0], kind == DK_QK_MIN ? rec->s[1] : NULL, x, j->acc);
+            unpacked_part(kind, j->zero_shift, rows, 1, rec, x, j->acc);
     }
     if (j->b1 == j->blocks)
         for (unsigned r = 0; r < rows; r++)
@@ -249,8 +254,8 @@ typedef void (*unpacked_fn)(const struct job *j, uint32_t panel);
 #define DEFINE_UNPACKED_KIND(kind)                                                                 \
     DEFINE_UNPACKED(kind, 1)                                                                       \
     DEFINE_UNPACKED(kind, 2)                                                                       \
-    DEFINE_UNPACKED(kind, 3) DEFINE_UNPACKED(kind, 4) DEFINE_UNPACKED(kind, 5)                     \
-        DEFINE_UNPACKED(kind, 6)
+    DEFINE_UNPACKED(kind, 3)                                                                       \
+    DEFINE_UNPACKED(kind, 4) DEFINE_UNPACKED(kind, 5) DEFINE_UNPACKED(kind, 6)
 #define UNPACKED_LINE(kind)                                                                        \
     [DK_QK_##kind] = {unpacked_##kind##_1, unpacked_##kind##_2, unpacked_##kind##_3,               \
                       unpacked_##kind##_4, unpacked_##kind##_5, unpacked_##kind##_6}

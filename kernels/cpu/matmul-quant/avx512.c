@@ -70,8 +70,8 @@ DK_INLINE __m512 step(enum dk_qkind kind, unsigned zero_shift, const struct dk_q
 DK_INLINE void begin(unsigned rows, const struct job *j, __m512 acc[TILE_ROWS])
 {
 #pragma GCC unroll 8
-    for (unsigned r = 0; r < rows; r++)
-        acc[r] = j->b0 ? _mm512_load_ps(j->acc[r]) : _mm512_setzero_ps();
+    for (unsigned r = 0; r < TILE_ROWS; r++)
+        acc[r] = j->b0 && r < rows ? _mm512_load_ps(j->acc[r]) : _mm512_setzero_ps();
 }
 
 DK_INLINE void end(unsigned rows, const struct job *j, uint32_t panel, const __m512 acc[TILE_ROWS])
@@ -87,7 +87,7 @@ DK_INLINE void end(unsigned rows, const struct job *j, uint32_t panel, const __m
 
 /* ---- out of the packed panel ---------------------------------------------------------------------- */
 
-DK_INLINE void packed(enum dk_type t, unsigned rows, const struct job *j, uint32_t panel0,
+DK_KERNEL void packed(enum dk_type t, unsigned rows, const struct job *j, uint32_t panel0,
                       uint32_t panel1)
 {
     const struct dk_qgeom g = dk_qgeom(t);
@@ -131,8 +131,10 @@ typedef void (*packed_fn)(const struct job *j, uint32_t panel0, uint32_t panel1)
     }
 #define DEFINE_PACKED_TYPE(type)                                                                   \
     DEFINE_PACKED(type, 1)                                                                         \
-    DEFINE_PACKED(type, 2) DEFINE_PACKED(type, 3) DEFINE_PACKED(type, 4) DEFINE_PACKED(type, 5)    \
-        DEFINE_PACKED(type, 6) DEFINE_PACKED(type, 7) DEFINE_PACKED(type, 8)
+    DEFINE_PACKED(type, 2)                                                                         \
+    DEFINE_PACKED(type, 3)                                                                         \
+    DEFINE_PACKED(type, 4) DEFINE_PACKED(type, 5) DEFINE_PACKED(type, 6) DEFINE_PACKED(type, 7)    \
+        DEFINE_PACKED(type, 8)
 #define PACKED_LINE(type)                                                                          \
     [DK_##type] = {packed_##type##_1, packed_##type##_2, packed_##type##_3, packed_##type##_4,     \
                    packed_##type##_5, packed_##type##_6, packed_##type##_7, packed_##type##_8}
@@ -153,7 +155,7 @@ static const packed_fn packed_table[DK_TYPE_COUNT][TILE_ROWS] = {
 
 /* ---- out of scratch ------------------------------------------------------------------------------- */
 
-DK_INLINE void unpacked(enum dk_qkind kind, unsigned rows, const struct job *j, uint32_t panel)
+DK_KERNEL void unpacked(enum dk_qkind kind, unsigned rows, const struct job *j, uint32_t panel)
 {
     const struct dk_qact *x = j->x;
     const struct record *rec = j->rec;
@@ -165,8 +167,7 @@ DK_INLINE void unpacked(enum dk_qkind kind, unsigned rows, const struct job *j, 
         for (unsigned i = 0; i < 8; i++)
             w.q[i] = rec->q[i];
         w.dw[0] = rec->s[0];
-        if (kind != DK_QK_ZERO)
-            w.dw[1] = w.mw = rec->s[1];
+        w.dw[1] = w.mw = kind == DK_QK_ZERO ? _mm512_setzero_ps() : rec->s[1];
 #pragma GCC unroll 8
         for (unsigned r = 0; r < rows; r++)
             acc[r] = step(kind, j->zero_shift, &w, x + r, acc[r]);
@@ -183,9 +184,10 @@ typedef void (*unpacked_fn)(const struct job *j, uint32_t panel);
     }
 #define DEFINE_UNPACKED_KIND(kind)                                                                 \
     DEFINE_UNPACKED(kind, 1)                                                                       \
-    DEFINE_UNPACKED(kind, 2) DEFINE_UNPACKED(kind, 3) DEFINE_UNPACKED(kind, 4)                     \
-        DEFINE_UNPACKED(kind, 5) DEFINE_UNPACKED(kind, 6) DEFINE_UNPACKED(kind, 7)                 \
-            DEFINE_UNPACKED(kind, 8)
+    DEFINE_UNPACKED(kind, 2)                                                                       \
+    DEFINE_UNPACKED(kind, 3)                                                                       \
+    DEFINE_UNPACKED(kind, 4) DEFINE_UNPACKED(kind, 5) DEFINE_UNPACKED(kind, 6)                     \
+        DEFINE_UNPACKED(kind, 7) DEFINE_UNPACKED(kind, 8)
 #define UNPACKED_LINE(kind)                                                                        \
     [DK_QK_##kind] = {unpacked_##kind##_1, unpacked_##kind##_2, unpacked_##kind##_3,               \
                       unpacked_##kind##_4, unpacked_##kind##_5, unpacked_##kind##_6,               \

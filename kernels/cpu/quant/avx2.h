@@ -8,35 +8,30 @@
 
 #include "kernels/cpu/quant/layout.h"
 
-#define DK_INLINE static inline __attribute__((always_inline))
-
 DK_INLINE __m256i dk_q256_line(const uint8_t *p)
 {
     return _mm256_load_si256((const __m256i *)(const void *)p);
 }
 
-/* Left by n bits, or right by -n. */
-DK_INLINE __m256i dk_q256_shift(__m256i v, int n)
+/* Bytes [8 outputs][4 inputs] of group 4 * sub + l, sub 0 or 1, l 0 .. 3 perhaps not a constant;
+ * q: quants of the block; half: 0 or 1. */
+DK_INLINE __m256i dk_q256_bytes(unsigned bits, const uint8_t *q, unsigned l, unsigned sub,
+                                unsigned half)
 {
-    return n >= 0 ? _mm256_slli_epi16(v, n) : _mm256_srli_epi16(v, -n);
-}
-
-/* Bytes [8 outputs][4 inputs] of group g; p: quants of the block; half: 0 or 1. */
-DK_INLINE __m256i dk_q256_group(unsigned bits, const uint8_t *p, unsigned g, unsigned half)
-{
-    p += 32 * half;
+    q += 32 * half;
     if (bits == 8)
-        return dk_q256_line(p + 64 * g);
-    __m256i v = dk_q256_line(p + 64 * (g % 4));
-    v = _mm256_and_si256(g < 4 ? v : _mm256_srli_epi16(v, 4), _mm256_set1_epi8(15));
-    if (bits == 5) {
-        __m256i h = dk_q256_shift(dk_q256_line(p + 256), 4 - (int)g);
-        v = _mm256_or_si256(v, _mm256_and_si256(h, _mm256_set1_epi8(16)));
-    } else if (bits == 6) {
-        __m256i h = dk_q256_shift(dk_q256_line(p + 256 + 64 * (g / 4)), 4 - 2 * (int)(g % 4));
-        v = _mm256_or_si256(v, _mm256_and_si256(h, _mm256_set1_epi8(0x30)));
-    }
-    return v;
+        return dk_q256_line(q + 256 * sub + 64 * l);
+    __m256i v = dk_q256_line(q + 64 * l);
+    v = _mm256_and_si256(sub ? _mm256_srli_epi16(v, 4) : v, _mm256_set1_epi8(15));
+    if (bits == 4)
+        return v;
+    /* Shifts of words: what comes over from the next byte ends up in bits that are masked off. */
+    __m128i n = _mm_cvtsi32_si128((int)(bits == 5 ? l : 2 * l));
+    __m256i h = dk_q256_line(q + 256 + (bits == 6 ? 64 * sub : 0));
+    h = _mm256_srl_epi16(h, n);
+    if (bits == 6 || sub == 0)
+        h = _mm256_slli_epi16(h, 4);
+    return _mm256_or_si256(v, _mm256_and_si256(h, _mm256_set1_epi8(bits == 5 ? 0x10 : 0x30)));
 }
 
 /* Inputs 0 and 2, and 1 and 3, of a group as 16-bit numbers. */

@@ -9,11 +9,9 @@
 
 #include "kernels/cpu/quant/layout.h"
 
-#define DK_INLINE static inline __attribute__((always_inline))
-
 struct dk_q512 {
     __m512i q[8];
-    __m512 dw[2], mw; /* dw[1]: only Q6_K;  mw: only types with a minimum */
+    __m512 dw[2], mw; /* dw[1]: only Q6_K;  mw: only types with a minimum; else 0 */
 };
 
 DK_INLINE __m512i dk_q512_line(const uint8_t *p)
@@ -24,6 +22,19 @@ DK_INLINE __m512i dk_q512_line(const uint8_t *p)
 DK_INLINE __m512 dk_q512_f16(const uint8_t *p)
 {
     return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(const void *)p));
+}
+
+/* Left by n bits, or right by -n.  The instruction wants a literal. */
+DK_INLINE __m512i dk_q512_shift(__m512i v, int n)
+{
+    return n == 4    ? _mm512_slli_epi16(v, 4)
+           : n == 3  ? _mm512_slli_epi16(v, 3)
+           : n == 2  ? _mm512_slli_epi16(v, 2)
+           : n == 1  ? _mm512_slli_epi16(v, 1)
+           : n == -1 ? _mm512_srli_epi16(v, 1)
+           : n == -2 ? _mm512_srli_epi16(v, 2)
+           : n == -3 ? _mm512_srli_epi16(v, 3)
+                     : v;
 }
 
 /* a | (b & c) */
@@ -49,17 +60,14 @@ DK_INLINE void dk_q512_quants(unsigned bits, const uint8_t *p, __m512i q[8])
         __m512i h = dk_q512_line(p + 256);
 #pragma GCC unroll 8
         for (unsigned g = 0; g < 8; g++) {
-            __m512i s = g < 4 ? _mm512_slli_epi16(h, 4 - g) : _mm512_srli_epi16(h, g - 4);
-            q[g] = DK_OR_AND(q[g], s, bit4);
+            q[g] = DK_OR_AND(q[g], dk_q512_shift(h, 4 - (int)g), bit4);
         }
     } else if (bits == 6) {
         const __m512i bits45 = _mm512_set1_epi8(0x30);
 #pragma GCC unroll 8
         for (unsigned g = 0; g < 8; g++) {
             __m512i h = dk_q512_line(p + 256 + 64 * (g / 4));
-            unsigned j = g % 4;
-            __m512i s = j < 2 ? _mm512_slli_epi16(h, 4 - 2 * j) : _mm512_srli_epi16(h, 2 * j - 4);
-            q[g] = DK_OR_AND(q[g], s, bits45);
+            q[g] = DK_OR_AND(q[g], dk_q512_shift(h, 4 - 2 * (int)(g % 4)), bits45);
         }
     }
 }
@@ -80,6 +88,7 @@ DK_INLINE __m512 dk_q512_i8(const uint8_t *p)
 DK_INLINE void dk_q512_scales(enum dk_type t, const uint8_t *s, unsigned i, struct dk_q512 *r)
 {
     const struct dk_qgeom g = dk_qgeom(t);
+    r->dw[1] = r->mw = _mm512_setzero_ps();
     if (g.group == 8) {
         const uint8_t *sub = s + 64 + 32 * i;
         __m512 d = dk_q512_f16(s);

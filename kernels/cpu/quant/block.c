@@ -34,7 +34,7 @@ void dk_qblock_scales(enum dk_type t, const struct dk_qblock *b, float dw[2], fl
     }
 }
 
-DK_FOLD void values(enum dk_type t, const struct dk_qblock *b, float out[32])
+DK_INLINE void values(enum dk_type t, const struct dk_qblock *b, float out[32])
 {
     struct dk_qgeom g = dk_qgeom(t);
     float dw[2], mw;

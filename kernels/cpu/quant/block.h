@@ -9,19 +9,17 @@
 
 #include "kernels/cpu/quant/layout.h"
 
-#define DK_FOLD static inline __attribute__((always_inline))
-
-DK_FOLD uint16_t dk_q_get16(const uint8_t *p)
+DK_INLINE uint16_t dk_q_get16(const uint8_t *p)
 {
     return (uint16_t)(p[0] | p[1] << 8);
 }
 
-DK_FOLD uint32_t dk_q_get32(const uint8_t *p)
+DK_INLINE uint32_t dk_q_get32(const uint8_t *p)
 {
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-DK_FOLD uint32_t dk_q_word(const uint8_t *p)
+DK_INLINE uint32_t dk_q_word(const uint8_t *p)
 {
     uint32_t w;
     memcpy(&w, p, sizeof w);
@@ -29,7 +27,7 @@ DK_FOLD uint32_t dk_q_word(const uint8_t *p)
 }
 
 /* 16 bytes: inputs 0-15 in the low halves, 16-31 in the high halves. */
-DK_FOLD void dk_q_nibbles(uint8_t u[32], const uint8_t *qs)
+DK_INLINE void dk_q_nibbles(uint8_t u[32], const uint8_t *qs)
 {
     for (unsigned i = 0; i < 16; i++) {
         u[i] = qs[i] & 15;
@@ -38,7 +36,7 @@ DK_FOLD void dk_q_nibbles(uint8_t u[32], const uint8_t *qs)
 }
 
 /* 32 bits, one per input.  The product spreads four bits over four bytes. */
-DK_FOLD void dk_q_fifth_bits(uint8_t u[32], uint32_t qh)
+DK_INLINE void dk_q_fifth_bits(uint8_t u[32], uint32_t qh)
 {
     for (unsigned g = 0; g < 8; g++) {
         uint32_t w = dk_q_word(u + 4 * g);
@@ -48,7 +46,7 @@ DK_FOLD void dk_q_fifth_bits(uint8_t u[32], uint32_t qh)
 }
 
 /* Eight 6-bit scales and eight 6-bit minimums in 12 bytes: entry j. */
-DK_FOLD void dk_q_six_bits(const uint8_t s[12], unsigned j, uint8_t *sc, uint8_t *mn)
+DK_INLINE void dk_q_six_bits(const uint8_t s[12], unsigned j, uint8_t *sc, uint8_t *mn)
 {
     if (j < 4) {
         *sc = s[j] & 63;
@@ -60,14 +58,14 @@ DK_FOLD void dk_q_six_bits(const uint8_t s[12], unsigned j, uint8_t *sc, uint8_t
 }
 
 /* 32 bytes hold two sub-blocks: the even one in the low halves. */
-DK_FOLD void dk_q_half_bytes(uint8_t u[32], const uint8_t *qs, unsigned odd)
+DK_INLINE void dk_q_half_bytes(uint8_t u[32], const uint8_t *qs, unsigned odd)
 {
     for (unsigned i = 0; i < 32; i++)
         u[i] = odd ? qs[i] >> 4 : qs[i] & 15;
 }
 
-DK_FOLD void dk_qblock_file(enum dk_type t, const uint8_t *row, uint32_t block,
-                            struct dk_qblock *ret)
+DK_INLINE void dk_qblock_file(enum dk_type t, const uint8_t *row, uint32_t block,
+                              struct dk_qblock *ret)
 {
     struct dk_qgeom g = dk_qgeom(t);
     unsigned subs = g.group == 8 ? 8 : 1, j = block % subs; /* sub-blocks of a super-block */
@@ -112,8 +110,8 @@ DK_FOLD void dk_qblock_file(enum dk_type t, const uint8_t *row, uint32_t block,
 }
 
 /* Four inputs at a time; no shift here moves a bit into another byte that is not masked off. */
-DK_FOLD void dk_qblock_panel(enum dk_type t, const uint8_t *panel, uint32_t block, uint32_t output,
-                             struct dk_qblock *ret)
+DK_INLINE void dk_qblock_panel(enum dk_type t, const uint8_t *panel, uint32_t block,
+                               uint32_t output, struct dk_qblock *ret)
 {
     struct dk_qgeom g = dk_qgeom(t);
     const uint8_t *s = panel + dk_qgroup_at(t, block);

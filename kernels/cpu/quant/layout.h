@@ -30,6 +30,25 @@
 
 #define DK_QBLOCK 32u
 
+#define DK_INLINE static inline __attribute__((always_inline))
+/*
+ * A kernel that is instantiated for constant types and row counts.  Under a sanitizer or without
+ * optimisation there is one copy, which takes them as arguments: the same source, a hundredth of the
+ * code to compile.
+ */
+#if defined(__has_feature)
+#define DK_HAS_FEATURE(x) __has_feature(x)
+#else
+#define DK_HAS_FEATURE(x) 0
+#endif
+#if !defined(__OPTIMIZE__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) ||     \
+    DK_HAS_FEATURE(address_sanitizer) || DK_HAS_FEATURE(thread_sanitizer) ||                       \
+    DK_HAS_FEATURE(memory_sanitizer)
+#define DK_KERNEL static __attribute__((noinline))
+#else
+#define DK_KERNEL DK_INLINE
+#endif
+
 /* How the float part treats the type. */
 enum dk_qkind {
     DK_QK_ZERO, /* dw * (u - zero) */
@@ -47,7 +66,7 @@ struct dk_qgeom {
     unsigned file_bytes;  /* bytes of a block, or super-block, in the file */
 };
 
-static inline __attribute__((always_inline)) struct dk_qgeom dk_qgeom(enum dk_type t)
+DK_INLINE struct dk_qgeom dk_qgeom(enum dk_type t)
 {
     switch (t) {
     case DK_Q8_0:
@@ -75,7 +94,7 @@ static inline __attribute__((always_inline)) struct dk_qgeom dk_qgeom(enum dk_ty
     return (struct dk_qgeom){DK_QK_ZERO, 0, 0, 1, 0, 0, 0};
 }
 
-static inline __attribute__((always_inline)) size_t dk_qpanel_bytes(enum dk_type t, uint32_t blocks)
+DK_INLINE size_t dk_qpanel_bytes(enum dk_type t, uint32_t blocks)
 {
     struct dk_qgeom g = dk_qgeom(t);
     size_t groups = ((size_t)blocks + g.group - 1) / g.group;
@@ -83,12 +102,12 @@ static inline __attribute__((always_inline)) size_t dk_qpanel_bytes(enum dk_type
 }
 
 /* Start of the group that holds block b of a panel, and of b's quants. */
-static inline __attribute__((always_inline)) size_t dk_qgroup_at(enum dk_type t, uint32_t b)
+DK_INLINE size_t dk_qgroup_at(enum dk_type t, uint32_t b)
 {
     struct dk_qgeom g = dk_qgeom(t);
     return (size_t)(b / g.group) * (g.scale_bytes + (size_t)g.group * g.quant_bytes);
 }
-static inline __attribute__((always_inline)) size_t dk_qquants_at(enum dk_type t, uint32_t b)
+DK_INLINE size_t dk_qquants_at(enum dk_type t, uint32_t b)
 {
     struct dk_qgeom g = dk_qgeom(t);
     return dk_qgroup_at(t, b) + g.scale_bytes + (size_t)(b % g.group) * g.quant_bytes;
@@ -97,7 +116,8 @@ static inline __attribute__((always_inline)) size_t dk_qquants_at(enum dk_type t
 /*
  * One row's block of 32 inputs.  x ~ d * q, |q| <= DK_QMAX.  Its 64 bytes of q:
  *   C              int16 q[32] in order
- *   AVX2           int16, per group g: (4g, 4g+2) (4g+1, 4g+3): what vpmaddwd pairs with
+ *   AVX2           int16, per l = 0 .. 3: inputs (0, 2) (1, 3) of group l, then of group 4 + l: the
+ *                  pairs that vpmaddwd meets
  *   AVX-512, AMX   int8 hi[32] then lo[32], q = 256 hi + lo
  * Blocks of a matrix: rows are taken in tiles of 16, [tile][block][row of the tile]; a matrix of
  * fewer than 16 rows is one tile of that many.

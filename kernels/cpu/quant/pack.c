@@ -14,7 +14,7 @@ bool dk_weight_bytes_quant(enum dk_type t, uint32_t n, uint32_t k, size_t *ret)
 }
 
 /* The quants of one output of one block; q points at the output's first four bytes. */
-DK_FOLD void store_quants(unsigned bits, const uint8_t u[32], uint8_t *q)
+DK_INLINE void store_quants(unsigned bits, const uint8_t u[32], uint8_t *q)
 {
     if (bits == 8) {
         for (unsigned g = 0; g < 8; g++)
@@ -41,15 +41,15 @@ DK_FOLD void store_quants(unsigned bits, const uint8_t u[32], uint8_t *q)
     }
 }
 
-DK_FOLD void put16(uint8_t *p, uint16_t v)
+DK_INLINE void put16(uint8_t *p, uint16_t v)
 {
     p[0] = (uint8_t)v;
     p[1] = (uint8_t)(v >> 8);
 }
 
 /* s: the scale lines of the block's group. */
-DK_FOLD void store_scales(const struct dk_qgeom *g, const struct dk_qblock *b, uint32_t block,
-                          uint32_t output, uint8_t *s)
+DK_INLINE void store_scales(const struct dk_qgeom *g, const struct dk_qblock *b, uint32_t block,
+                            uint32_t output, uint8_t *s)
 {
     if (g->group == 8) {
         uint8_t *sub = s + 64 + (size_t)32 * (block % 8) + output;
@@ -65,8 +65,8 @@ DK_FOLD void store_scales(const struct dk_qgeom *g, const struct dk_qblock *b, u
     }
 }
 
-DK_FOLD void pack_panel(enum dk_type t, uint8_t *dst, const uint8_t *src, size_t src_row_bytes,
-                        uint32_t rows, uint32_t blocks)
+DK_INLINE void pack_panel(enum dk_type t, uint8_t *dst, const uint8_t *src, size_t src_row_bytes,
+                          uint32_t rows, uint32_t blocks)
 {
     struct dk_qgeom g = dk_qgeom(t);
     if (rows < DK_PANEL || blocks % g.group)
