@@ -74,10 +74,10 @@ int check_get_num(const json_t *o, const char *key, double *ret, struct error *e
 int check_tensor(const struct safetensors *s, const char *name, enum st_dtype dtype,
                  uint32_t n_dims, const struct st_tensor **ret, struct error *err);
 
-/* Logits, and everything else of a model, may differ by t + t |b|; this is t.  1e-3 where only the
- * order of binary32 sums differs, more where values are rounded: 16-bit activations before
- * block-quantised weights, KV in 16 bits, BF16 activations of the AMX class. */
-double check_tolerance(const struct engine *e, const struct model_file *f);
+/* Logits, and everything else of a model, may differ by t + t |b|; this is t.  1e-3, also with
+ * block-quantised weights; more where values are rounded to 16 bits: KV in BF16 or F16, BF16
+ * activations of the AMX class. */
+double check_tolerance(const struct engine *e);
 
 /* Largest |a - b| / (abs + rel |b|) over n floats; above 1 is a failure; NaN counts as infinite.
  * *worst_diff (may be NULL) gets the largest |a - b|. */

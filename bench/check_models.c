@@ -247,7 +247,7 @@ static int model_case_open(struct model_case *m, struct error *err)
     m->vocab = c->vocab_size;
     m->hidden = c->hidden;
     m->n_layers = c->n_layers;
-    m->tolerance = check_tolerance(m->e, m->file);
+    m->tolerance = check_tolerance(m->e);
     return 0;
 }
 

@@ -206,11 +206,11 @@ static int nll_case(const struct smollm2 *m, const json_t *o, const char *name, 
 
 /* ---- all ---- */
 
-static void set_tolerance(struct smollm2 *m, const struct model_file *f)
+static void set_tolerance(struct smollm2 *m)
 {
     enum dk_kv_type kv = engine_get_config(m->e)->kv_type;
     bool amx = strstr(engine_class(m->e), "amx") != NULL;
-    m->tolerance = check_tolerance(m->e, f);
+    m->tolerance = check_tolerance(m->e);
     m->nll_tolerance = amx || kv == DK_KV_BF16 ? 3e-3 : 5e-4;
 }
 
@@ -246,11 +246,8 @@ void check_smollm2(struct check *k, const char *kind)
         return;
     }
     _cleanup_(safetensors_freep) struct safetensors *top = NULL;
-    _cleanup_(model_file_freep) struct model_file *f = NULL;
     _cleanup_free_ float *logits = NULL;
-    int r = model_file_open(k->model, &f, &err);
-    if (r == 0)
-        r = bench_engine_open(&k->engine, k->model, &m.e, &err);
+    int r = bench_engine_open(&k->engine, k->model, &m.e, &err);
     if (r == 0 && !likelihood)
         r = safetensors_open(check_path(k, "smollm2", "top20.safetensors"), &top, &err);
     if (r == 0) {
@@ -262,7 +259,7 @@ void check_smollm2(struct check *k, const char *kind)
     if (r < 0) {
         check_result(k, false, kind, "all", "%s", err.msg);
     } else {
-        set_tolerance(&m, f);
+        set_tolerance(&m);
         run_file(&m, likelihood ? "nll" : "generate", top);
     }
     engine_free(m.e);

@@ -120,8 +120,11 @@ double step_kv_bytes(const struct step *s, uint32_t positions)
 double step_floor(const struct step *s, const struct step_peaks *p, double rows, double head_rows,
                   double kv_bytes)
 {
-    /* 16-bit activations are two int8 planes where the dot product takes int8. */
-    double planes = s->engine.config.tier >= DK_TIER_AVX512 ? 2 : 1;
+    /* 20-bit activations are three int8 planes where the dot product takes int8; where it takes 16
+     * bits, four are left for a product at twice the rate. */
+    double planes = s->engine.config.tier >= DK_TIER_AVX512 ? 3
+                    : s->engine.config.tier == DK_TIER_AVX2 ? 1.5
+                                                            : 2;
     double peak = s->amx_class && p->amx > 0 ? p->amx : p->fma;
     double all = s->int_params + s->float_params, body = (all - s->head_params) / all;
     double work = body * rows + (1 - body) * head_rows; /* rows, weighed by parameters */

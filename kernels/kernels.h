@@ -130,8 +130,8 @@ unsigned dk_weight_form(const struct dk_weight *w);
 /*
  * Rows of activations in the forms that products read.  Contents are private to a tier.
  *   F32   the values.
- *   INT   per 32 inputs: q = rne(x * id) in 16 bits as two int8 planes (q = 256 hi + lo), scale d,
- *         and the block's sum; a block with a non-finite value gets d = NaN, so that it shows.
+ *   INT   per 32 inputs: q = rne(x * id) in 20 bits (|q| <= 522231), scale d, and the block's sum; a
+ *         block with a non-finite value gets d = NaN, so that it shows.
  *   BF16  rne(x) (AMX BF16 class).
  */
 struct dk_act {

@@ -89,11 +89,12 @@ tests_unit_test_kv_SOURCES = %D%/unit/test-kv.c
 tests_unit_test_kv_LDADD = $(engine_test_libs)
 
 check_PROGRAMS += %D%/unit/test-quant-format
-tests_unit_test_quant_format_SOURCES = %D%/unit/test-quant-format.c
+tests_unit_test_quant_format_SOURCES = %D%/unit/guard.h %D%/unit/test-quant-format.c
 tests_unit_test_quant_format_LDADD = $(kernels_test_libs)
 
 check_PROGRAMS += %D%/unit/test-quant-mm
 tests_unit_test_quant_mm_SOURCES = \
+	%D%/unit/guard.h \
 	%D%/unit/quant-case.c \
 	%D%/unit/quant-case.h \
 	%D%/unit/test-quant-mm.c

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "tests/unit/guard.h"
 
 /* Random bits, with scales that are finite (and, mostly, of a sensible size). */
 static void random_blocks(struct qrng *g, enum dk_type t, uint8_t *p, size_t bytes)
@@ -49,6 +50,17 @@ static void random_row(struct qrng *g, float *x, uint32_t k)
         x[at] = 3e38f;
 }
 
+/* Sizes without what follows the last row's last number. */
+static size_t x_bytes(const struct qcase *c)
+{
+    return ((c->own_rows - 1) * c->ldx + c->w.k) * sizeof(float);
+}
+
+static size_t y_bytes(const struct qcase *c)
+{
+    return ((c->rows - 1) * c->ldy + c->w.n) * sizeof(float);
+}
+
 void qcase_new(struct qcase *c, struct qrng *g, enum dk_type t, uint32_t n, uint32_t k,
                uint32_t rows, unsigned flags)
 {
@@ -56,18 +68,19 @@ void qcase_new(struct qcase *c, struct qrng *g, enum dk_type t, uint32_t n, uint
     *c = (struct qcase){
         .w = {.type = t, .n = n, .k = k, .n_panels = (n + 15) / 16},
         .rows = rows,
+        .own_rows = rows,
         .ldx = k + qrng(g) % 3,
         .ldy = n + 1 + qrng(g) % 20,
         .flags = flags,
     };
     c->row_bytes = k / info->block_elems * info->block_bytes;
-    c->src = mem_alloc(n * c->row_bytes);
+    c->src = guard_new(n * c->row_bytes, 1);
     random_blocks(g, t, c->src, n * c->row_bytes);
     ck_assert(dk_weight_bytes(t, DK_LAYOUT_PANEL, n, k, &c->w.bytes));
-    c->packed = mem_aligned(64, c->w.bytes);
+    c->packed = guard_new(c->w.bytes, 64);
     c->w.data = c->packed;
     dk_weight_pack(c->packed, t, DK_LAYOUT_PANEL, n, k, c->src, c->row_bytes, 0, c->w.n_panels);
-    c->x_mem = mem_alloc(rows * c->ldx * sizeof(float));
+    c->x_mem = guard_new(x_bytes(c), sizeof(float));
     for (uint32_t r = 0; r < rows; r++)
         random_row(g, c->x_mem + r * c->ldx, k);
     c->x = c->x_mem;
@@ -78,21 +91,20 @@ void qcase_new(struct qcase *c, struct qrng *g, enum dk_type t, uint32_t n, uint
 
 void qcase_free(struct qcase *c)
 {
-    mem_free(c->src);
-    mem_free(c->packed);
-    mem_free(c->x_mem);
+    guard_free(c->src, c->w.n * c->row_bytes, 1);
+    guard_free(c->packed, c->w.bytes, 64);
+    guard_free(c->x_mem, x_bytes(c), sizeof(float));
     mem_free(c->y0);
 }
 
 float *qcase_run(const struct qcase *c, const struct dk_ops *ops)
 {
     struct dk_act a;
-    /* Exactly as much as asked for, so that a sanitizer sees a step beyond it. */
-    void *mem = mem_aligned(64, dk_act_bytes(c->rows, c->w.k));
-    void *scratch = mem_aligned(64, DK_SCRATCH_BYTES);
-    float *y = mem_alloc(c->rows * c->ldy * sizeof(float));
-    memset(scratch, 0xff, DK_SCRATCH_BYTES);
-    memcpy(y, c->y0, c->rows * c->ldy * sizeof(float));
+    const size_t act_bytes = dk_act_bytes(c->rows, c->w.k);
+    void *mem = guard_new(act_bytes, 64);
+    void *scratch = guard_new(DK_SCRATCH_BYTES, 64);
+    float *y = guard_new(y_bytes(c), sizeof(float));
+    memcpy(y, c->y0, y_bytes(c));
     dk_act_init(&a, c->rows, c->w.k, mem);
     a.rows = c->rows;
     a.k = c->w.k;
@@ -102,9 +114,13 @@ float *qcase_run(const struct qcase *c, const struct dk_ops *ops)
     struct dk_mm mm = {&c->w, y, c->ldy, c->flags};
     ops->matmul(&mm, &a, c->cut_panels, c->w.n_panels, scratch);
     ops->matmul(&mm, &a, 0, c->cut_panels, scratch);
-    mem_free(scratch);
-    mem_free(mem);
-    return y;
+    float *ret = mem_alloc(c->rows * c->ldy * sizeof(float));
+    memcpy(ret, c->y0, c->rows * c->ldy * sizeof(float));
+    memcpy(ret, y, y_bytes(c));
+    guard_free(y, y_bytes(c), sizeof(float));
+    guard_free(scratch, DK_SCRATCH_BYTES, 64);
+    guard_free(mem, act_bytes, 64);
+    return ret;
 }
 
 void qcase_equal(const struct qcase *c, const char *what, const float *got, const float *want)

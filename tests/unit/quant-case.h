@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A random block-quantised product: file rows, packed weights, activations with every kind of
- * trouble, and the surroundings of y, which must stay as they are. */
+ * trouble, and the surroundings of y, which must stay as they are.  All memory that the kernels are
+ * given ends at pages that may not be touched. */
 #pragma once
 
 #include <stdint.h>
@@ -23,7 +24,7 @@ struct qcase {
     void *packed;
     uint8_t *src; /* rows as in a file */
     size_t row_bytes;
-    uint32_t rows;
+    uint32_t rows, own_rows; /* of the product; of x_mem */
     const float *x;
     float *x_mem, *y0; /* y0: what y holds before */
     size_t ldx, ldy;

@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "kernels/cpu/internal.h"
 #include "tests/unit/golden.h"
+#include "tests/unit/guard.h"
 #include "tests/unit/util.h"
 
 static const enum dk_type quant_types[] = {DK_Q8_0, DK_Q4_0, DK_Q4_1, DK_Q5_0,
@@ -106,17 +107,18 @@ START_TEST(pack_gives_back_the_values)
             uint32_t n = 1 + rng() % 50, k = (1 + rng() % 5) * info->block_elems;
             size_t blocks = k / info->block_elems, row_bytes = blocks * info->block_bytes;
             size_t stride = row_bytes + rng() % 3, bytes;
-            uint8_t *src = mem_alloc(stride * n);
+            size_t src_bytes = stride * (n - 1) + row_bytes;
+            uint8_t *src = guard_new(src_bytes, 1);
             for (uint32_t r = 0; r < n; r++)
                 random_rows(t, src + r * stride, blocks);
             ck_assert(dk_weight_bytes(t, DK_LAYOUT_PANEL, n, k, &bytes));
-            void *dst = mem_aligned(64, bytes);
+            void *dst = guard_new(bytes, 64);
             memset(dst, 0xee, bytes);
             struct dk_weight w = {t, DK_LAYOUT_PANEL, n, k, (n + 15) / 16, dst, bytes};
             uint32_t cut = rng() % (w.n_panels + 1);
             dk_weight_pack(dst, t, w.layout, n, k, src, stride, cut, w.n_panels);
             dk_weight_pack(dst, t, w.layout, n, k, src, stride, 0, cut);
-            float *want = mem_alloc(k * sizeof(float)), *got = mem_alloc(k * sizeof(float));
+            float *want = mem_alloc(k * sizeof(float)), *got = guard_new(k * sizeof(float), 4);
             for (uint32_t r = 0; r < n; r++) {
                 dk_dequant(t, src + r * stride, blocks, want);
                 dk_weight_row(&w, r, got);
@@ -126,9 +128,9 @@ START_TEST(pack_gives_back_the_values)
                                   i, (double)got[i], (double)want[i]);
             }
             mem_free(want);
-            mem_free(got);
-            mem_free(dst);
-            mem_free(src);
+            guard_free(got, k * sizeof(float), 4);
+            guard_free(dst, bytes, 64);
+            guard_free(src, src_bytes, 1);
         }
     }
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* DK_FORM_INT in 16-bit pairs; formulas in c.c. */
+/* DK_FORM_INT in 16-bit pairs and the low four bits; formulas in c.c. */
 #include <immintrin.h>
 
 #include "kernels/cpu/quant/layout.h"
@@ -31,22 +31,31 @@ static void quantise(const float *x, struct dk_qact *ret)
     h = _mm_max_epu32(h, _mm_shuffle_epi32(h, 0xb1));
     uint32_t top = (uint32_t)_mm_cvtsi128_si32(h);
     float amax = _mm_cvtss_f32(_mm_castsi128_ps(h));
-    _mm256_store_si256(out + 2, _mm256_setzero_si256());
+    _mm256_store_si256(out + 3, _mm256_setzero_si256());
     if (top >= 0x7f800000 || amax < DK_QTINY) {
         _mm256_store_si256(out, _mm256_setzero_si256());
         _mm256_store_si256(out + 1, _mm256_setzero_si256());
+        _mm256_store_si256(out + 2, _mm256_setzero_si256());
         if (top >= 0x7f800000)
             ret->d = ret->sum = __builtin_nanf("");
         return;
     }
     __m256 id = _mm256_set1_ps((float)DK_QMAX / amax);
-    __m256i q[4];
-    for (unsigned i = 0; i < 4; i++)
+    __m256i q[4], high[4], low[4];
+    for (unsigned i = 0; i < 4; i++) {
         q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], id));
+        high[i] = _mm256_srai_epi32(_mm256_add_epi32(q[i], _mm256_set1_epi32(8)), 4);
+        low[i] = _mm256_sub_epi32(q[i], _mm256_slli_epi32(high[i], 4));
+    }
+    /* 4 numbers of each in each half, then in order */
+    low[0] =
+        _mm256_packs_epi16(_mm256_packs_epi32(low[0], low[1]), _mm256_packs_epi32(low[2], low[3]));
+    low[0] = _mm256_permutevar8x32_epi32(low[0], _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm256_store_si256(out + 2, low[0]);
     __m256i w[2];
     for (unsigned i = 0; i < 2; i++) {
         /* 16 numbers in order, then in each four: the second and third change places. */
-        w[i] = _mm256_permute4x64_epi64(_mm256_packs_epi32(q[2 * i], q[2 * i + 1]), 0xd8);
+        w[i] = _mm256_permute4x64_epi64(_mm256_packs_epi32(high[2 * i], high[2 * i + 1]), 0xd8);
         w[i] = _mm256_shufflelo_epi16(_mm256_shufflehi_epi16(w[i], 0xd8), 0xd8);
     }
     /* groups 0 4 2 6 and 1 5 3 7; then 0 4 1 5 and 2 6 3 7 */

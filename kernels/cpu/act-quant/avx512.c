@@ -1,8 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* DK_FORM_INT in two int8 planes; formulas in c.c. */
+/* DK_FORM_INT in three int8 planes; formulas in c.c. */
 #include <immintrin.h>
 
 #include "kernels/cpu/quant/layout.h"
+
+/* 16 numbers into bytes i .. i + 15 of the planes.  A plane is what is left, modulo 16 or 256 as a
+ * signed number; the next one gets the rest. */
+static void planes(__m512i q, struct dk_qact *ret, unsigned i)
+{
+    __m512i w = _mm512_srai_epi32(_mm512_add_epi32(q, _mm512_set1_epi32(8)), 4);
+    __m512i low = _mm512_sub_epi32(q, _mm512_slli_epi32(w, 4));
+    __m512i hi = _mm512_srai_epi32(_mm512_add_epi32(w, _mm512_set1_epi32(128)), 8);
+    _mm_store_si128((__m128i *)(void *)(ret->planes.low + i), _mm512_cvtepi32_epi8(low));
+    _mm_store_si128((__m128i *)(void *)(ret->planes.mid + i), _mm512_cvtepi32_epi8(w));
+    _mm_store_si128((__m128i *)(void *)(ret->planes.hi + i), _mm512_cvtepi32_epi8(hi));
+}
 
 static void quantise(const float *x, struct dk_qact *ret)
 {
@@ -15,8 +27,8 @@ static void quantise(const float *x, struct dk_qact *ret)
     const __m512i zero = _mm512_setzero_si512();
     _mm256_store_si256((__m256i *)(void *)&ret->d, _mm512_castsi512_si256(zero));
     if (top >= 0x7f800000 || amax < DK_QTINY) {
-        _mm256_store_si256((__m256i *)(void *)ret->b[0], _mm512_castsi512_si256(zero));
-        _mm256_store_si256((__m256i *)(void *)ret->b[1], _mm512_castsi512_si256(zero));
+        _mm512_store_si512(ret->dw, zero);
+        _mm256_store_si256((__m256i *)(void *)ret->planes.hi, _mm512_castsi512_si256(zero));
         if (top >= 0x7f800000)
             ret->d = ret->sum = __builtin_nanf("");
         return;
@@ -24,13 +36,8 @@ static void quantise(const float *x, struct dk_qact *ret)
     __m512 id = _mm512_set1_ps((float)DK_QMAX / amax);
     __m512i q0 = _mm512_cvtps_epi32(_mm512_mul_ps(x0, id));
     __m512i q1 = _mm512_cvtps_epi32(_mm512_mul_ps(x1, id));
-    const __m512i half = _mm512_set1_epi32(128);
-    __m128i *hi = (__m128i *)(void *)ret->b[0], *lo = (__m128i *)(void *)ret->b[1];
-    /* The low plane is q modulo 256 as a signed byte; the high plane is what is left. */
-    _mm_store_si128(hi, _mm512_cvtepi32_epi8(_mm512_srai_epi32(_mm512_add_epi32(q0, half), 8)));
-    _mm_store_si128(hi + 1, _mm512_cvtepi32_epi8(_mm512_srai_epi32(_mm512_add_epi32(q1, half), 8)));
-    _mm_store_si128(lo, _mm512_cvtepi32_epi8(q0));
-    _mm_store_si128(lo + 1, _mm512_cvtepi32_epi8(q1));
+    planes(q0, ret, 0);
+    planes(q1, ret, 16);
     int32_t s0 = _mm512_reduce_add_epi32(q0), s1 = _mm512_reduce_add_epi32(q1);
     ret->d = amax / (float)DK_QMAX;
     ret->sum = ret->d * (float)(s0 + s1);

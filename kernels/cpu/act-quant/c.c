@@ -4,10 +4,10 @@
  *   amax = largest |x|
  *   NaN or infinity among them:  d = NaN, q = 0, sum = NaN
  *   amax < 2^-96:                d = 0,   q = 0, sum = 0
- *   else  id = 32639 / amax, d = amax / 32639, q = x * id rounded to the nearest integer (even),
+ *   else  id = 522231 / amax, d = amax / 522231, q = x * id rounded to the nearest integer (even),
  *         sum = d * (float)(sum of q)
- * |q| <= 32639 since amax * id exceeds 32639 by less than half.  The error of x is at most
- * 0.504 d: half a step, and the two roundings of x * id (2^-23 of up to 32639 steps).
+ * |q| <= 522231 since amax * id exceeds 522231 by less than half.  The error of x is at most 0.6 d:
+ * half a step, the two roundings of x * id and the one of d (3 * 2^-24 of up to 522231 steps).
  */
 #include <string.h>
 
@@ -37,7 +37,9 @@ static void quantise(const float x[32], struct dk_qact *ret)
         /* Rounds to even: 1.5 * 2^23 leaves no fraction bits. */
         float shifted = x[i] * id + 12582912.0f;
         int32_t q = (int32_t)(shifted - 12582912.0f);
-        ret->w[i] = (int16_t)q;
+        int32_t w = (q + 8) >> 4;
+        ret->pairs.w[i] = (int16_t)w;
+        ret->pairs.low[i] = (int8_t)(q - 16 * w);
         sums[i / 16] += q;
     }
     ret->d = amax / (float)DK_QMAX;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Integer products with TDPBSSD: a tile of up to 16 rows by 32 inputs, once for each int8 plane, by
- * a block of weights, unpacked to signed bytes (zero point taken off).  The results of a block are
- * stored, and its float part is done LAG blocks later, since a vector load cannot take its data from
- * a tile store that is still on its way.
+ * Integer products with TDPBSSD: a tile of up to 16 rows by 32 inputs, once for each int8 plane of the
+ * activations, by a block of weights, unpacked to signed bytes (zero point taken off).  Moving and
+ * scaling results is what costs, so weights of 4 bits take planes mid and low in one product of 64
+ * inputs, the weights of mid multiplied by 16: two tiles of results instead of three.  The results of a
+ * block are stored, and its float part is done LAG blocks later, since a vector load cannot take its
+ * data from a tile store that is still on its way.
  *
  * Worth it from DK_AMX_INT_MIN_ROWS rows: the cost of a block is that of moving and scaling 16 x 16
  * results, and hardly falls with fewer rows, while vpdpbusd pays for each row.  Fewer rows, and Q6_K
@@ -20,13 +22,15 @@
 #define CHUNK_BLOCKS 16u
 #define CHUNK_ROWS   128u
 
-/* A block in scratch: signed weights as a B tile, 8 rows of [16 outputs][4 inputs]. */
+/* A block in scratch: weights as a B tile, 8 rows of [16 outputs][4 inputs], signed (but for types
+ * with a minimum, whose weights are not negative); 4 bits: before it the same times 16. */
 struct record {
-    __m512i q[8];
+    __m512i q16[8], q[8];
     __m512 dw, mw;
 };
+/* low: of 4 bits, the sum of 16 mid + low. */
 struct result {
-    int32_t hi[16][DK_PANEL], lo[16][DK_PANEL];
+    int32_t hi[16][DK_PANEL], mid[16][DK_PANEL], low[16][DK_PANEL];
 };
 struct scratch {
     struct record rec[CHUNK_BLOCKS];
@@ -35,21 +39,18 @@ struct scratch {
 };
 _Static_assert(sizeof(struct scratch) <= DK_SCRATCH_BYTES, "scratch of a thread");
 
-/* Tiles: 0, 1 results of the planes (2, 3 of the next block); 4, 5 activations; 6, 7 weights. */
-static void configure(uint32_t rows)
+/*
+ * Tiles of even and of odd blocks: 0, 1, 2 and 3, 4, 5 results hi, low, mid; 6 activations and 7
+ * weights.  4 bits: 0, 1 and 2, 3 results hi, low; 4 and 5 activations of 32 and of 64 inputs, 6 and 7
+ * weights of the same.
+ */
+static void configure(uint32_t rows, bool wide)
 {
     struct dk_tile_config c = {.palette = 1};
-    for (int i = 0; i < 4; i++) {
-        c.rows[i] = (uint8_t)rows;
-        c.bytes[i] = 64;
-    }
-    for (int i = 4; i < 6; i++) {
-        c.rows[i] = (uint8_t)rows;
-        c.bytes[i] = 32;
-    }
-    for (int i = 6; i < 8; i++) {
-        c.rows[i] = 8;
-        c.bytes[i] = 64;
+    for (int i = 0; i < 8; i++) {
+        bool weights = i == 7 || (wide && i == 6), acts = !weights && i >= (wide ? 4 : 6);
+        c.rows[i] = (uint8_t)(!weights ? rows : wide && i == 7 ? 16 : 8);
+        c.bytes[i] = acts && !(wide && i == 5) ? 32 : 64;
     }
     dk_tile_configure(&c);
 }
@@ -65,8 +66,14 @@ DK_KERNEL void unpack(enum dk_type t, const uint8_t *panel, uint32_t b0, uint32_
         struct dk_q512 w;
         dk_q512_unpack(t, panel, b, &w);
 #pragma GCC unroll 8
-        for (unsigned i = 0; i < 8; i++)
-            rec->q[i] = g.kind == DK_QK_MIN ? w.q[i] : _mm512_sub_epi8(w.q[i], zero);
+        for (unsigned i = 0; i < 8; i++) {
+            __m512i q = g.kind == DK_QK_MIN ? w.q[i] : _mm512_sub_epi8(w.q[i], zero);
+            rec->q[i] = q;
+            /* No bit of a byte's four low ones goes over to the next, and the others are masked off. */
+            if (g.bits == 4)
+                rec->q16[i] =
+                    _mm512_and_si512(_mm512_slli_epi16(q, 4), _mm512_set1_epi8((char)0xf0));
+        }
         rec->dw = w.dw[0];
         if (g.kind == DK_QK_MIN)
             rec->mw = w.mw;
@@ -110,34 +117,60 @@ struct job {
     size_t ahead_bytes;   /* for each block */
 };
 
-/* Even and odd blocks have result tiles of their own. */
-DK_INLINE void integers_even(const struct record *rec, const struct dk_qact *x, struct result *r)
+/* Even and odd blocks have result tiles of their own.  Tile numbers are literals. */
+#define INTEGERS(hi_tile, low_tile, mid_tile)                                                      \
+    do {                                                                                           \
+        _tile_zero(hi_tile);                                                                       \
+        _tile_zero(low_tile);                                                                      \
+        _tile_zero(mid_tile);                                                                      \
+        _tile_loadd(7, rec->q, 64);                                                                \
+        _tile_loadd(6, x->planes.hi, sizeof *x);                                                   \
+        _tile_dpbssd(hi_tile, 6, 7);                                                               \
+        _tile_loadd(6, x->planes.low, sizeof *x);                                                  \
+        _tile_dpbssd(low_tile, 6, 7);                                                              \
+        _tile_loadd(6, x->planes.mid, sizeof *x);                                                  \
+        _tile_dpbssd(mid_tile, 6, 7);                                                              \
+        _tile_stored(hi_tile, r->hi, 64);                                                          \
+        _tile_stored(low_tile, r->low, 64);                                                        \
+        _tile_stored(mid_tile, r->mid, 64);                                                        \
+    } while (0)
+/* dp: TDPBSSD, or TDPBSUD where the weights times 16 are unsigned. */
+#define INTEGERS_WIDE(dp, hi_tile, low_tile)                                                       \
+    do {                                                                                           \
+        _tile_zero(hi_tile);                                                                       \
+        _tile_zero(low_tile);                                                                      \
+        _tile_loadd(6, rec->q, 64);                                                                \
+        _tile_loadd(4, x->planes.hi, sizeof *x);                                                   \
+        dp(hi_tile, 4, 6);                                                                         \
+        _tile_loadd(7, rec->q16, 64);                                                              \
+        _tile_loadd(5, x->planes.mid, sizeof *x);                                                  \
+        dp(low_tile, 5, 7);                                                                        \
+        _tile_stored(hi_tile, r->hi, 64);                                                          \
+        _tile_stored(low_tile, r->low, 64);                                                        \
+    } while (0)
+_Static_assert(offsetof(struct record, q) == offsetof(struct record, q16) + 512 &&
+                   offsetof(struct dk_qact, planes.low) ==
+                       offsetof(struct dk_qact, planes.mid) + 32,
+               "one tile");
+
+DK_INLINE void integers(enum dk_qkind kind, bool wide, bool odd, const struct record *rec,
+                        const struct dk_qact *x, struct result *r)
 {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_loadd(6, rec->q, 64);
-    _tile_loadd(4, x->b[0], sizeof *x);
-    _tile_dpbssd(0, 4, 6);
-    _tile_loadd(5, x->b[1], sizeof *x);
-    _tile_dpbssd(1, 5, 6);
-    _tile_stored(0, r->hi, 64);
-    _tile_stored(1, r->lo, 64);
+    if (!wide && odd)
+        INTEGERS(3, 4, 5);
+    else if (!wide)
+        INTEGERS(0, 1, 2);
+    else if (kind == DK_QK_MIN && odd)
+        INTEGERS_WIDE(_tile_dpbsud, 2, 3);
+    else if (kind == DK_QK_MIN)
+        INTEGERS_WIDE(_tile_dpbsud, 0, 1);
+    else if (odd)
+        INTEGERS_WIDE(_tile_dpbssd, 2, 3);
+    else
+        INTEGERS_WIDE(_tile_dpbssd, 0, 1);
 }
 
-DK_INLINE void integers_odd(const struct record *rec, const struct dk_qact *x, struct result *r)
-{
-    _tile_zero(2);
-    _tile_zero(3);
-    _tile_loadd(7, rec->q, 64);
-    _tile_loadd(4, x->b[0], sizeof *x);
-    _tile_dpbssd(2, 4, 7);
-    _tile_loadd(5, x->b[1], sizeof *x);
-    _tile_dpbssd(3, 5, 7);
-    _tile_stored(2, r->hi, 64);
-    _tile_stored(3, r->lo, 64);
-}
-
-DK_INLINE void floats(enum dk_qkind kind, uint32_t rows, const struct record *rec,
+DK_INLINE void floats(enum dk_qkind kind, bool wide, uint32_t rows, const struct record *rec,
                       const struct dk_qact *x, const struct result *r, __m512 acc[16])
 {
     struct dk_q512 w;
@@ -147,13 +180,19 @@ DK_INLINE void floats(enum dk_qkind kind, uint32_t rows, const struct record *re
     for (uint32_t i = 0; i < 16; i++) {
         if (i >= rows)
             break;
-        __m512i hi = _mm512_load_si512(r->hi[i]), lo = _mm512_load_si512(r->lo[i]);
-        __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(hi, 8), lo);
+        __m512i hi = _mm512_load_si512(r->hi[i]), low = _mm512_load_si512(r->low[i]);
+        if (wide) {
+            hi = _mm512_slli_epi32(hi, 12);
+        } else {
+            hi = _mm512_add_epi32(_mm512_slli_epi32(hi, 8), _mm512_load_si512(r->mid[i]));
+            hi = _mm512_slli_epi32(hi, 4);
+        }
+        __m512i sum = _mm512_add_epi32(hi, low);
         acc[i] = dk_q512_float(kind, &w, x + i, sum, sum, acc[i]);
     }
 }
 
-DK_KERNEL void tile(enum dk_qkind kind, const struct job *j)
+DK_KERNEL void tile(enum dk_qkind kind, bool wide, const struct job *j)
 {
     __m512 acc[16];
 #pragma GCC unroll 16
@@ -162,17 +201,14 @@ DK_KERNEL void tile(enum dk_qkind kind, const struct job *j)
     for (uint32_t b = 0; b < j->n + LAG; b++) {
         if (b < j->n) {
             struct result *r = j->ring + b % RING;
-            if (b % 2)
-                integers_odd(j->rec + b, j->x + b * j->stride, r);
-            else
-                integers_even(j->rec + b, j->x + b * j->stride, r);
+            integers(kind, wide, b % 2, j->rec + b, j->x + b * j->stride, r);
             if (j->ahead)
                 for (size_t i = 0; i < j->ahead_bytes; i += 64)
                     _mm_prefetch((const char *)j->ahead + b * j->ahead_bytes + i, _MM_HINT_T0);
         }
         if (b >= LAG) {
             uint32_t d = b - LAG;
-            floats(kind, j->rows, j->rec + d, j->x + d * j->stride, j->ring + d % RING, acc);
+            floats(kind, wide, j->rows, j->rec + d, j->x + d * j->stride, j->ring + d % RING, acc);
         }
     }
 #pragma GCC unroll 16
@@ -188,13 +224,26 @@ DK_KERNEL void tile(enum dk_qkind kind, const struct job *j)
 
 static void tile_zero(const struct job *j)
 {
-    tile(DK_QK_ZERO, j);
+    tile(DK_QK_ZERO, false, j);
 }
 
 static void tile_min(const struct job *j)
 {
-    tile(DK_QK_MIN, j);
+    tile(DK_QK_MIN, false, j);
 }
+
+static void tile_zero_wide(const struct job *j)
+{
+    tile(DK_QK_ZERO, true, j);
+}
+
+static void tile_min_wide(const struct job *j)
+{
+    tile(DK_QK_MIN, true, j);
+}
+
+static void (*const tiles[2][2])(const struct job *) = {{tile_zero, tile_zero_wide},
+                                                        {tile_min, tile_min_wide}};
 
 /* ---- the product ------------------------------------------------------------------------------------ */
 
@@ -228,8 +277,8 @@ static void panel_rows(const struct dk_mm *mm, const struct dk_act *a, uint32_t 
                 .ahead_bytes = g.quant_bytes + (g.group == 1 ? 64u : 32u),
             };
             if (*configured != j.rows)
-                configure(*configured = j.rows);
-            (g.kind == DK_QK_MIN ? tile_min : tile_zero)(&j);
+                configure(*configured = j.rows, g.bits == 4);
+            tiles[g.kind == DK_QK_MIN][g.bits == 4](&j);
         }
     }
 }

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Integer products with vpmaddwd: weights widened to 16 bits, pairs of inputs (0, 2) and (1, 3) of
- * each group of four, which is how bytes fall apart into words without a shuffle.  The pairs' sums
- * are added as 32-bit integers, the zero point as a start value.
+ * Integer products: isum = 16 * (sum of weights by the upper 16 bits) + (sum by the lower four).
+ *  - The upper bits by vpmaddwd: weights widened to 16 bits, pairs of inputs (0, 2) and (1, 3) of each
+ *    group of four, which is how bytes fall apart into words without a shuffle.
+ *  - The lower bits by vpmaddubsw on the bytes themselves: 16 products of at most 255 * 8 still fit in
+ *    16 bits, so a whole block is added up there; the zero point is taken off afterwards.
  *
- * Up to four rows: each block is unpacked in registers and used for all rows at once.  More rows:
- * the first tile of rows also leaves the widened blocks in scratch, CHUNK_BLOCKS of them so that
- * they stay in L1, and the other tiles take them from there.  The float accumulators live in memory
- * (the 16 registers go to the integers), one for each (row, output), blocks ascending.
+ * Each is a pass of its own over the block, since a tile of six rows takes twelve registers for either
+ * sum (one or two rows do both at once).  The first pass unpacks the block and leaves its bytes in
+ * memory for the second.  More than six rows: it leaves CHUNK_BLOCKS of them in scratch, which stay in
+ * L1, and the other tiles of rows take them from there.  The float accumulators live in memory, one
+ * for each (row, output), blocks ascending.
  */
 #include "kernels/cpu/quant/avx2.h"
 
@@ -16,10 +19,9 @@
 #define CHUNK_ROWS   64u
 #define PREFETCH     3072 /* bytes ahead of the block being read */
 
-/* A block in scratch: [16 pairs, in the order of the activations][16 outputs]; dw, then mw or the
- * second dw. */
+/* An unpacked block: bytes [8 groups][16 outputs][4 inputs]; dw, then mw or the second dw. */
 struct record {
-    __m256i w[16][2];
+    __m256i b[8][2];
     __m256 s[2][2];
 };
 struct scratch {
@@ -40,27 +42,32 @@ struct job {
     unsigned zero_shift;
 };
 
-/* isum of up to four rows and 16 outputs. */
+/* Sums of up to six rows by 16 outputs. */
 struct sums {
     __m256i i[TILE_ROWS][2];
 };
 
-DK_INLINE void start(enum dk_qkind kind, unsigned zero_shift, unsigned sub, unsigned rows,
-                     const struct dk_qact *x, struct sums *s)
+DK_INLINE void zeros(struct sums *s)
 {
 #pragma GCC unroll 6
-    for (unsigned r = 0; r < TILE_ROWS; r++) {
-        __m256i z = _mm256_setzero_si256();
-        if (r < rows && kind == DK_QK_SUB)
-            z = _mm256_slli_epi32(_mm256_set1_epi32(x[r].nsum_sub[sub]), 5);
-        else if (r < rows && kind == DK_QK_ZERO)
-            z = _mm256_sll_epi32(_mm256_set1_epi32(x[r].nsum), _mm_cvtsi32_si128((int)zero_shift));
-        s->i[r][0] = s->i[r][1] = z;
+    for (unsigned r = 0; r < TILE_ROWS; r++)
+        s->i[r][0] = s->i[r][1] = _mm256_setzero_si256();
+}
+
+/* The empty asm here and below: gcc rearranges sums so that all products come first, and spills. */
+DK_INLINE void low_bits(unsigned group, unsigned rows, __m256i b0, __m256i b1,
+                        const struct dk_qact *x, struct sums *low)
+{
+#pragma GCC unroll 6
+    for (unsigned r = 0; r < rows; r++) {
+        __m256i q = _mm256_set1_epi32(x[r].dw[16 + group]);
+        low->i[r][0] = _mm256_add_epi16(low->i[r][0], _mm256_maddubs_epi16(b0, q));
+        low->i[r][1] = _mm256_add_epi16(low->i[r][1], _mm256_maddubs_epi16(b1, q));
+        __asm__("" : "+x"(low->i[r][0]), "+x"(low->i[r][1]));
     }
 }
 
-/* Pair number i (0 .. 15) of the block.  Without the empty asm gcc rearranges the sums so that all
- * products come first, and spills them. */
+/* Pair number i (0 .. 15) of the block. */
 DK_INLINE void pair(unsigned i, unsigned rows, __m256i w0, __m256i w1, const struct dk_qact *x,
                     struct sums *s)
 {
@@ -73,9 +80,39 @@ DK_INLINE void pair(unsigned i, unsigned rows, __m256i w0, __m256i w1, const str
     }
 }
 
+/* Both pairs of group 4 * sub + l. */
+DK_INLINE void high_bits(unsigned l, unsigned sub, unsigned rows, __m256i b0, __m256i b1,
+                         const struct dk_qact *x, struct sums *s)
+{
+    unsigned i = 4 * l + 2 * sub;
+    pair(i, rows, dk_q256_even(b0), dk_q256_even(b1), x, s);
+    pair(i + 1, rows, dk_q256_odd(b0), dk_q256_odd(b1), x, s);
+}
+
+/* The low sums in 32 bits, and the zero point. */
+DK_INLINE void settle(enum dk_qkind kind, unsigned zero_shift, unsigned sub, unsigned rows,
+                      const struct dk_qact *x, struct sums *low)
+{
+#pragma GCC unroll 6
+    for (unsigned r = 0; r < rows; r++) {
+#pragma GCC unroll 2
+        for (unsigned h = 0; h < 2; h++) {
+            __m256i v = _mm256_madd_epi16(low->i[r][h], _mm256_set1_epi16(1));
+            if (kind == DK_QK_SUB)
+                v = _mm256_add_epi32(v,
+                                     _mm256_slli_epi32(_mm256_set1_epi32(x[r].nsum_sub[sub]), 5));
+            else if (kind == DK_QK_ZERO)
+                v = _mm256_add_epi32(v, _mm256_sll_epi32(_mm256_set1_epi32(x[r].nsum),
+                                                         _mm_cvtsi32_si128((int)zero_shift)));
+            low->i[r][h] = v;
+        }
+    }
+}
+
 /* The float part; mw NULL: none. */
-DK_INLINE void finish(unsigned rows, const struct sums *s, const __m256 dw[2], const __m256 *mw,
-                      const struct dk_qact *x, float (*acc)[DK_PANEL])
+DK_INLINE void finish(unsigned rows, const struct sums *s, const struct sums *low,
+                      const __m256 dw[2], const __m256 *mw, const struct dk_qact *x,
+                      float (*acc)[DK_PANEL])
 {
 #pragma GCC unroll 6
     for (unsigned r = 0; r < rows; r++) {
@@ -83,7 +120,8 @@ DK_INLINE void finish(unsigned rows, const struct sums *s, const __m256 dw[2], c
 #pragma GCC unroll 2
         for (unsigned h = 0; h < 2; h++) {
             __m256 a = _mm256_load_ps(acc[r] + 8 * h);
-            a = _mm256_fmadd_ps(_mm256_mul_ps(dw[h], d), _mm256_cvtepi32_ps(s->i[r][h]), a);
+            __m256i isum = _mm256_add_epi32(_mm256_slli_epi32(s->i[r][h], 4), low->i[r][h]);
+            a = _mm256_fmadd_ps(_mm256_mul_ps(dw[h], d), _mm256_cvtepi32_ps(isum), a);
             if (mw)
                 a = _mm256_fmadd_ps(mw[h], _mm256_set1_ps(x[r].sum), a);
             _mm256_store_ps(acc[r] + 8 * h, a);
@@ -93,40 +131,42 @@ DK_INLINE void finish(unsigned rows, const struct sums *s, const __m256 dw[2], c
 
 /* ---- out of the packed panel ---------------------------------------------------------------------- */
 
-/* Group 4 * sub + l of the block. */
-DK_INLINE void group(unsigned bits, unsigned rows, const uint8_t *q, unsigned l, unsigned sub,
-                     const struct dk_qact *x, struct sums *s, struct record *rec)
-{
-    unsigned i = 4 * l + 2 * sub;
-    __m256i b0 = dk_q256_bytes(bits, q, l, sub, 0), b1 = dk_q256_bytes(bits, q, l, sub, 1);
-    __m256i w0 = dk_q256_even(b0), w1 = dk_q256_even(b1);
-    pair(i, rows, w0, w1, x, s);
-    if (rec) {
-        rec->w[i][0] = w0;
-        rec->w[i][1] = w1;
-    }
-    w0 = dk_q256_odd(b0);
-    w1 = dk_q256_odd(b1);
-    pair(i + 1, rows, w0, w1, x, s);
-    if (rec) {
-        rec->w[i + 1][0] = w0;
-        rec->w[i + 1][1] = w1;
-    }
-}
-
-/* All inputs of the block, or of Q6_K the 16 of `sub`. */
+/* All inputs of the block, or of Q6_K the 16 of `sub`.  rec gets the block. */
 DK_INLINE void packed_part(enum dk_type t, unsigned rows, const uint8_t *q, const uint8_t *s,
                            unsigned place, unsigned sub, const struct dk_qact *x,
                            struct record *rec, float (*acc)[DK_PANEL])
 {
     const struct dk_qgeom g = dk_qgeom(t);
-    struct sums sums;
-    start(g.kind, g.zero_shift, sub, rows, x, &sums);
+    const unsigned subs = g.kind == DK_QK_SUB ? 1 : 2;
+    const bool at_once = rows <= 2;
+    struct sums sums, low;
+    zeros(&low);
+    if (at_once)
+        zeros(&sums);
 #pragma GCC unroll 1
     for (unsigned l = 0; l < 4; l++) {
-        group(g.bits, rows, q, l, sub, x, &sums, rec);
-        if (g.kind != DK_QK_SUB)
-            group(g.bits, rows, q, l, 1, x, &sums, rec);
+#pragma GCC unroll 2
+        for (unsigned i = 0; i < subs; i++) {
+            unsigned h = sub + i;
+            __m256i b0 = dk_q256_bytes(g.bits, q, l, h, 0), b1 = dk_q256_bytes(g.bits, q, l, h, 1);
+            low_bits(4 * h + l, rows, b0, b1, x, &low);
+            if (at_once) {
+                high_bits(l, h, rows, b0, b1, x, &sums);
+            } else {
+                rec->b[4 * h + l][0] = b0;
+                rec->b[4 * h + l][1] = b1;
+            }
+        }
+    }
+    settle(g.kind, g.zero_shift, sub, rows, x, &low);
+    if (!at_once) {
+        zeros(&sums);
+#pragma GCC unroll 1
+        for (unsigned l = 0; l < 4; l++)
+#pragma GCC unroll 2
+            for (unsigned i = 0; i < subs; i++)
+                high_bits(l, sub + i, rows, rec->b[4 * (sub + i) + l][0],
+                          rec->b[4 * (sub + i) + l][1], x, &sums);
     }
     __m256 dw[2] = {dk_q256_dw(t, s, place, 0, sub), dk_q256_dw(t, s, place, 1, sub)};
     __m256 mw[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
@@ -134,8 +174,8 @@ DK_INLINE void packed_part(enum dk_type t, unsigned rows, const uint8_t *q, cons
         mw[0] = dk_q256_mw(t, s, place, 0);
         mw[1] = dk_q256_mw(t, s, place, 1);
     }
-    finish(rows, &sums, dw, g.kind == DK_QK_MIN ? mw : NULL, x, acc);
-    if (rec) {
+    finish(rows, &sums, &low, dw, g.kind == DK_QK_MIN ? mw : NULL, x, acc);
+    if (!at_once) {
         rec->s[sub][0] = dw[0];
         rec->s[sub][1] = dw[1];
         if (g.kind == DK_QK_MIN) {
@@ -157,7 +197,7 @@ DK_KERNEL void packed(enum dk_type t, unsigned rows, bool keep, const struct job
         if (!keep || j->b0 == 0)
             memset(acc, 0, rows * sizeof acc[0]);
         const struct dk_qact *x = j->x;
-        struct record *rec = keep ? j->rec : NULL;
+        struct record own_rec, *rec = keep ? j->rec : &own_rec;
         for (uint32_t b = j->b0; b < j->b1; b++, x += j->stride) {
             const uint8_t *q = panel + dk_qquants_at(t, b);
 #pragma GCC unroll 9
@@ -178,7 +218,7 @@ DK_KERNEL void packed(enum dk_type t, unsigned rows, bool keep, const struct job
 
 typedef void (*packed_fn)(const struct job *j, uint32_t panel0, uint32_t panel1);
 
-/* Kept: three or four rows, the sizes that the first of several tiles has. */
+/* Kept: four to six rows, the sizes that the first of several tiles has. */
 #define DEFINE_PACKED(type, rows, keep, name)                                                      \
     static void packed_##type##_##name(const struct job *j, uint32_t panel0, uint32_t panel1)      \
     {                                                                                              \
@@ -219,13 +259,18 @@ DK_INLINE void unpacked_part(enum dk_qkind kind, unsigned zero_shift, unsigned r
                              const struct record *rec, const struct dk_qact *x,
                              float (*acc)[DK_PANEL])
 {
-    struct sums s;
-    start(kind, zero_shift, sub, rows, x, &s);
-#pragma GCC unroll 16
-    for (unsigned i = 0; i < 16; i++)
-        if (kind != DK_QK_SUB || i / 2 % 2 == sub)
-            pair(i, rows, rec->w[i][0], rec->w[i][1], x, &s);
-    finish(rows, &s, rec->s[sub], kind == DK_QK_MIN ? rec->s[1] : NULL, x, acc);
+    const unsigned g0 = kind == DK_QK_SUB ? 4 * sub : 0, g1 = kind == DK_QK_SUB ? g0 + 4 : 8;
+    struct sums s, low;
+    zeros(&low);
+#pragma GCC unroll 8
+    for (unsigned g = g0; g < g1; g++)
+        low_bits(g, rows, rec->b[g][0], rec->b[g][1], x, &low);
+    settle(kind, zero_shift, sub, rows, x, &low);
+    zeros(&s);
+#pragma GCC unroll 8
+    for (unsigned g = g0; g < g1; g++)
+        high_bits(g % 4, g / 4, rows, rec->b[g][0], rec->b[g][1], x, &s);
+    finish(rows, &s, &low, rec->s[sub], kind == DK_QK_MIN ? rec->s[1] : NULL, x, acc);
 }
 
 DK_KERNEL void unpacked(enum dk_qkind kind, unsigned rows, const struct job *j, uint32_t panel)
@@ -268,7 +313,7 @@ static const unpacked_fn unpacked_table[3][TILE_ROWS] = {UNPACKED_LINE(ZERO), UN
 
 /* ---- the product ---------------------------------------------------------------------------------- */
 
-/* Rows [row0, row0 + rows) of one panel, more than four of them; row0 is a multiple of 16. */
+/* Rows [row0, row0 + rows) of one panel, more than six of them; row0 is a multiple of 16. */
 static void panel_rows(const struct dk_mm *mm, const struct dk_act *a, uint32_t panel,
                        uint32_t row0, uint32_t rows, struct scratch *s)
 {

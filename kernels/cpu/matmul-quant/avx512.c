@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Integer products with vpdpbusd: unsigned weight bytes by the two int8 planes of the activations,
- * isum = 256 * (high plane's sum) + (low plane's sum), the zero point as a start value.
+ * Integer products with vpdpbusd: unsigned weight bytes by the three int8 planes of the activations,
+ * isum = 16 * (256 * (hi's sum) + mid's) + low's, the zero point as a start value; all modulo 2^32,
+ * which isum fits.
  *
  * Up to eight rows: each block is unpacked into registers and used for all rows at once.  More rows:
  * the first tile of rows also leaves the unpacked blocks in scratch, CHUNK_BLOCKS of them so that
@@ -38,17 +39,19 @@ struct job {
     unsigned zero_shift;
 };
 
-/* Groups [g0, g1) of a block into isum, starting at lo. */
+/* Groups [g0, g1) of a block into isum, starting at low. */
 DK_INLINE __m512i dot(const struct dk_q512 *w, const struct dk_qact *x, unsigned g0, unsigned g1,
-                      __m512i lo)
+                      __m512i low)
 {
-    __m512i hi = _mm512_setzero_si512();
+    __m512i mid = _mm512_setzero_si512(), hi = mid;
 #pragma GCC unroll 8
     for (unsigned g = g0; g < g1; g++) {
-        hi = _mm512_dpbusd_epi32(hi, w->q[g], _mm512_set1_epi32(x->dw[g]));
-        lo = _mm512_dpbusd_epi32(lo, w->q[g], _mm512_set1_epi32(x->dw[8 + g]));
+        mid = _mm512_dpbusd_epi32(mid, w->q[g], _mm512_set1_epi32(x->dw[g]));
+        low = _mm512_dpbusd_epi32(low, w->q[g], _mm512_set1_epi32(x->dw[8 + g]));
+        hi = _mm512_dpbusd_epi32(hi, w->q[g], _mm512_set1_epi32(x->dw[16 + g]));
     }
-    return _mm512_add_epi32(_mm512_slli_epi32(hi, 8), lo);
+    mid = _mm512_add_epi32(_mm512_slli_epi32(hi, 8), mid);
+    return _mm512_add_epi32(_mm512_slli_epi32(mid, 4), low);
 }
 
 /* One block of one row. */
@@ -133,8 +136,8 @@ typedef void (*packed_fn)(const struct job *j, uint32_t panel0, uint32_t panel1)
     DEFINE_PACKED(type, 1)                                                                         \
     DEFINE_PACKED(type, 2)                                                                         \
     DEFINE_PACKED(type, 3)                                                                         \
-    DEFINE_PACKED(type, 4) DEFINE_PACKED(type, 5) DEFINE_PACKED(type, 6) DEFINE_PACKED(type, 7)    \
-        DEFINE_PACKED(type, 8)
+    DEFINE_PACKED(type, 4)                                                                         \
+    DEFINE_PACKED(type, 5) DEFINE_PACKED(type, 6) DEFINE_PACKED(type, 7) DEFINE_PACKED(type, 8)
 #define PACKED_LINE(type)                                                                          \
     [DK_##type] = {packed_##type##_1, packed_##type##_2, packed_##type##_3, packed_##type##_4,     \
                    packed_##type##_5, packed_##type##_6, packed_##type##_7, packed_##type##_8}
@@ -186,8 +189,9 @@ typedef void (*unpacked_fn)(const struct job *j, uint32_t panel);
     DEFINE_UNPACKED(kind, 1)                                                                       \
     DEFINE_UNPACKED(kind, 2)                                                                       \
     DEFINE_UNPACKED(kind, 3)                                                                       \
-    DEFINE_UNPACKED(kind, 4) DEFINE_UNPACKED(kind, 5) DEFINE_UNPACKED(kind, 6)                     \
-        DEFINE_UNPACKED(kind, 7) DEFINE_UNPACKED(kind, 8)
+    DEFINE_UNPACKED(kind, 4)                                                                       \
+    DEFINE_UNPACKED(kind, 5) DEFINE_UNPACKED(kind, 6) DEFINE_UNPACKED(kind, 7)                     \
+        DEFINE_UNPACKED(kind, 8)
 #define UNPACKED_LINE(kind)                                                                        \
     [DK_QK_##kind] = {unpacked_##kind##_1, unpacked_##kind##_2, unpacked_##kind##_3,               \
                       unpacked_##kind##_4, unpacked_##kind##_5, unpacked_##kind##_6,               \

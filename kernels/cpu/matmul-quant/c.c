@@ -5,7 +5,8 @@
  *   isum = sum of (u - zero) * q                                an exact integer
  *   acc  = fma(dw * d, (float)isum, acc)                        Q6_K: inputs 0-15, then 16-31
  *   acc  = fma(mw, sum, acc)                                    types with a minimum
- * |isum| <= 32 * 128 * 32639 < 2^27; its conversion to float rounds to nearest even.
+ * |isum| <= 32 * 128 * 522231 < 2^31, and so is every partial sum; its conversion to float rounds to
+ * nearest even.
  */
 #include "kernels/cpu/quant/layout.h"
 #include "kernels/fma.h"
@@ -28,19 +29,22 @@ static void unpack(enum dk_type t, const uint8_t *panel, uint32_t block, struct 
     }
 }
 
-static int32_t dot16(const int16_t *w, const int16_t *q)
+static int32_t dot16(const int16_t *w, const int16_t *q, const int8_t *low)
 {
-    int32_t s = 0;
-    for (unsigned i = 0; i < 16; i++)
+    int32_t s = 0, t = 0;
+    for (unsigned i = 0; i < 16; i++) {
         s += w[i] * q[i];
-    return s;
+        t += w[i] * low[i];
+    }
+    return 16 * s + t;
 }
 
 /* One block of one row into 16 accumulators. */
 static void step(enum dk_qkind kind, const struct unpacked *u, const struct dk_qact *q, float *acc)
 {
     for (unsigned o = 0; o < DK_PANEL; o++) {
-        int32_t s0 = dot16(u->w[o], q->w), s1 = dot16(u->w[o] + 16, q->w + 16);
+        int32_t s0 = dot16(u->w[o], q->pairs.w, q->pairs.low);
+        int32_t s1 = dot16(u->w[o] + 16, q->pairs.w + 16, q->pairs.low + 16);
         float a = acc[o];
         if (kind == DK_QK_SUB) {
             a = dk_fmaf(u->dw[o][0] * q->d, (float)s0, a);

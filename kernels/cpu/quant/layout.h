@@ -114,19 +114,25 @@ DK_INLINE size_t dk_qquants_at(enum dk_type t, uint32_t b)
 }
 
 /*
- * One row's block of 32 inputs.  x ~ d * q, |q| <= DK_QMAX.  Its 64 bytes of q:
- *   C              int16 q[32] in order
- *   AVX2           int16, per l = 0 .. 3: inputs (0, 2) (1, 3) of group l, then of group 4 + l: the
- *                  pairs that vpmaddwd meets
- *   AVX-512, AMX   int8 hi[32] then lo[32], q = 256 hi + lo
+ * One row's block of 32 inputs.  x ~ d * q, |q| <= DK_QMAX, cut into q = 16 (256 hi + mid) + low with
+ * hi, mid int8 and low -8 .. 7:
+ *   C              int16 256 hi + mid, inputs in order; low
+ *   AVX2           the same, but the 16 bits as pairs that vpmaddwd meets, per l = 0 .. 3: inputs
+ *                  (0, 2) (1, 3) of group l, then of group 4 + l
+ *   AVX-512, AMX   planes mid, low, hi
  * Blocks of a matrix: rows are taken in tiles of 16, [tile][block][row of the tile]; a matrix of
  * fewer than 16 rows is one tile of that many.
  */
 struct dk_qact {
     union {
-        int16_t w[32];
-        int8_t b[2][32];
-        int32_t dw[16];
+        struct {
+            int16_t w[32];
+            int8_t low[32];
+        } pairs; /* C, AVX2 */
+        struct {
+            int8_t mid[32], low[32], hi[32];
+        } planes;       /* AVX-512, AMX */
+        int32_t dw[24]; /* either, four bytes at a time */
     };
     float d;
     float sum;           /* d * (float)(sum of q) */
@@ -134,9 +140,11 @@ struct dk_qact {
     int32_t nsum_sub[2]; /* the same of inputs 0-15 and 16-31 */
     int32_t pad[3];
 };
-_Static_assert(sizeof(struct dk_qact) == 96, "rows of a tile are 96 bytes apart");
+_Static_assert(sizeof(struct dk_qact) == 128, "rows of a tile are two lines of cache apart");
 
-#define DK_QMAX  32639    /* 127 * 256 + 127: both planes fit in int8 */
+/* 16 (256 * 127 + 127) + 7, the largest q whose parts fit; and 32 * 128 * DK_QMAX < 2^31: a block's
+ * sum fits in 32 bits whatever its weights. */
+#define DK_QMAX  522231
 #define DK_QTINY 0x1p-96f /* a block whose largest magnitude is below this counts as zero */
 #define DK_QTILE 16u
 
