@@ -56,7 +56,8 @@ struct job *fair_pop(struct fair_queue *q, bool (*may_run)(void *arg, struct job
         return NULL;
     fair_remove(q, best);
     q->clock = service(q, best);
-    best->account->served = q->clock + fair_cost(best);
+    best->served_charged = fair_cost(best);
+    best->account->served = q->clock + best->served_charged;
     return best;
 }
 
@@ -64,7 +65,8 @@ void fair_refund(struct job *j)
 {
     uint64_t used = (uint64_t)j->usage.prompt_tokens - j->usage.cached_tokens +
                     j->usage.completion_tokens;
-    uint64_t cost = fair_cost(j);
+    uint64_t cost = j->served_charged;
+    j->served_charged = 0; /* a job that never ran was never charged */
     if (j->account && used < cost)
         j->account->served -= cost - used < j->account->served ? cost - used : j->account->served;
 }

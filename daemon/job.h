@@ -55,6 +55,7 @@ struct job {
     uint64_t uid_namespace;             /* prefix cache */
     uint64_t prompt_bytes, kv_blocks;   /* charged to the account */
     bool kv_charged;
+    uint64_t served_charged;            /* tokens that fair_pop has charged its user for */
     bool ordered;        /* a Cancel or Resume order was sent: one may still be under way */
     enum job_cancel asked; /* newest wish to end it that was passed on */
     bool accepted;       /* Accepted was sent: the end is an event, not an answer */

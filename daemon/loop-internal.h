@@ -13,6 +13,7 @@ struct loop_source {
     loop_accept_fn accept_fn; /* a listening socket when set */
     void *arg;
     struct loop_timer *pause; /* accept: armed while out of descriptors */
+    bool paused;              /* accept: until that timer */
     bool armed;               /* io_uring: an operation is in flight */
     bool dead;
 };

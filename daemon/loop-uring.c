@@ -144,10 +144,9 @@ void loop_uring_complete(struct loop_source *s, int result, unsigned cqe_flags)
         /* Cancelled by loop_accepted (a pause) or by loop_remove: no result of a connection. */
         if (result != -ECANCELED)
             loop_accepted(s, result);
-        /* A multishot that ended is armed once more, unless it pauses. */
-        bool pausing = result == -EMFILE || result == -ENFILE || result == -ENOBUFS ||
-                       result == -ENOMEM || result == -ECANCELED;
-        if (!s->armed && !s->dead && !pausing && arm(s, &ignored) < 0)
+        /* A multishot that ended is armed once more, unless it pauses; the pause may be over already
+         * when the word of its cancellation comes. */
+        if (!s->armed && !s->dead && !s->paused && arm(s, &ignored) < 0)
             s->loop->accept_errors++;
         return;
     }

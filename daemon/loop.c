@@ -188,6 +188,7 @@ static void end_pause(void *arg)
 {
     struct loop_source *s = arg;
     struct error e = {0};
+    s->paused = false;
     if (s->loop->backend->arm(s, &e) < 0)
         loop_timer_set(s->pause, clock_now_ns() + ACCEPT_PAUSE_NS);
 }
@@ -246,8 +247,17 @@ static void bury(struct loop *l)
 
 void loop_ready(struct loop_source *s, unsigned events)
 {
-    if (!s->dead)
+    /* What the back end saw may be older than the last loop_modify. */
+    events &= s->events | LOOP_HANGUP;
+    if (!s->dead && events)
         s->fn(s->arg, events);
+}
+
+/* Errors of one connection; every other one may come again at once, and for ever. */
+static bool accept_goes_on(int error)
+{
+    return error == EAGAIN || error == EINTR || error == ECONNABORTED || error == EPROTO ||
+           error == EPERM;
 }
 
 void loop_accepted(struct loop_source *s, int result)
@@ -262,10 +272,10 @@ void loop_accepted(struct loop_source *s, int result)
         return;
     }
     s->loop->accept_errors++;
-    if (result == -EMFILE || result == -ENFILE || result == -ENOBUFS || result == -ENOMEM) {
+    if (!accept_goes_on(-result) && s->pause) {
+        s->paused = true;
         s->loop->backend->disarm(s);
-        if (s->pause)
-            loop_timer_set(s->pause, clock_now_ns() + ACCEPT_PAUSE_NS);
+        loop_timer_set(s->pause, clock_now_ns() + ACCEPT_PAUSE_NS);
     }
 }
 

@@ -37,7 +37,7 @@ int loop_modify(struct loop_source *s, unsigned events, struct error *err);
 void loop_remove(struct loop_source *s); /* NULL is fine */
 
 /* Accepts connections.  ECONNABORTED and the like are passed over; when descriptors or memory run
- * out it pauses for 100 ms and goes on. */
+ * out, or the socket has an error of its own, it pauses for 100 ms and goes on. */
 int loop_add_accept(struct loop *l, int listen_fd, loop_accept_fn fn, void *arg,
                     struct loop_source **ret, struct error *err);
 

@@ -20,6 +20,13 @@ static void on_ready(void *arg, unsigned events);
 
 /* ---- out -------------------------------------------------------------------------------------------- */
 
+/* Whoever notices may be in the middle of something: the loop is told, and ends the connection. */
+static void lose(struct peer *p)
+{
+    p->dead = true;
+    shutdown(p->fd, SHUT_RDWR);
+}
+
 static void watch(struct peer *p)
 {
     struct error e = {0};
@@ -27,7 +34,7 @@ static void watch(struct peer *p)
     if (p->out_first)
         want |= LOOP_WRITE;
     if (loop_modify(p->source, want, &e) < 0)
-        p->dead = true;
+        lose(p);
 }
 
 static int send_now(struct peer *p, const void *data, size_t len, const struct slot *fds_of)
@@ -51,13 +58,13 @@ static void send_bytes(struct peer *p, const uint8_t *data, size_t len, const st
         if (r == 0)
             return;
         if (r < 0) {
-            p->dead = true;
+            lose(p);
             return;
         }
     }
     struct outgoing *o = p->n_out < PEER_MAX_OUTGOING ? mem_alloc(sizeof *o + len) : NULL;
     if (!o) { /* it reads nothing: what it was told would have a gap, so it is told nothing more */
-        p->dead = true;
+        lose(p);
         return;
     }
     o->next = NULL;
@@ -110,7 +117,7 @@ void peer_send(struct peer *p, Dedit__Wire__DaemonMessage *m, uint64_t tag,
             ERR(&e, LIMIT, "the answer has %zu bytes, a packet holds %u", len, WIRE_MAX_PACKET);
             peer_send_error(p, tag, &e);
         } else {
-            p->dead = true;
+            lose(p);
         }
         if (buf != small)
             mem_free(buf);

@@ -167,6 +167,23 @@ tests_unit_test_model_config_LDADD = $(engine_test_libs)
 tests_unit_test_safetensors_SOURCES = %D%/unit/test-safetensors.c $(model_file_tests)
 tests_unit_test_safetensors_LDADD = $(engine_test_libs)
 
+daemon_test_libs = libdedit-test.a $(daemon_libs) $(JANSSON_LIBS) $(CHECK_LIBS)
+check_PROGRAMS += %D%/unit/test-daemon-config
+tests_unit_test_daemon_config_SOURCES = %D%/unit/test-daemon-config.c
+tests_unit_test_daemon_config_LDADD = $(daemon_test_libs)
+check_PROGRAMS += %D%/unit/test-daemon-queue
+tests_unit_test_daemon_queue_SOURCES = %D%/unit/test-daemon-queue.c
+tests_unit_test_daemon_queue_LDADD = $(daemon_test_libs)
+check_PROGRAMS += %D%/unit/test-fair
+tests_unit_test_fair_SOURCES = %D%/unit/test-fair.c
+tests_unit_test_fair_LDADD = $(daemon_test_libs)
+check_PROGRAMS += %D%/unit/test-loop
+tests_unit_test_loop_SOURCES = %D%/unit/test-loop.c
+tests_unit_test_loop_LDADD = $(daemon_test_libs)
+check_PROGRAMS += %D%/unit/test-quota
+tests_unit_test_quota_SOURCES = %D%/unit/test-quota.c
+tests_unit_test_quota_LDADD = $(daemon_test_libs)
+
 amx_emu_libs =
 if BUILD_AMX
 # Tile instructions emulated, the vector instructions around them real.

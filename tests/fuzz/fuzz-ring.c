@@ -20,6 +20,19 @@
 
 #define CAPACITY RING_MIN_CAPACITY
 
+/* Header and data, on the heap for a sanitizer's sake, made once: only what an input has written is
+ * cleared. */
+static uint8_t *memory(void)
+{
+    static uint8_t *m;
+    if (!m) {
+        FUZZ_CHECK(posix_memalign((void **)&m, 64, RING_HEADER_BYTES + CAPACITY) == 0);
+        memset(m, 0, RING_HEADER_BYTES + CAPACITY);
+    }
+    memset(m, 0, sizeof(struct ring_header));
+    return m;
+}
+
 static uint64_t sum; /* keeps the compiler from dropping the loads */
 
 static void touch(const void *p, size_t n)
@@ -88,15 +101,13 @@ static void read_ring(const uint8_t *data, size_t size)
     struct ring_view v;
     struct error err = {0};
     uint64_t start = 0, before = 0;
-    uint8_t *m = NULL;
+    uint8_t *m = memory();
 
     if (size < sizeof start + sizeof(struct ring_header))
         return;
     memcpy(&start, data, sizeof start);
     data += sizeof start;
     size -= sizeof start;
-    FUZZ_CHECK(posix_memalign((void **)&m, 64, RING_HEADER_BYTES + CAPACITY) == 0);
-    memset(m, 0, RING_HEADER_BYTES + CAPACITY);
     memcpy(m, data, sizeof(struct ring_header));
     data += sizeof(struct ring_header);
     size -= sizeof(struct ring_header);
@@ -126,7 +137,8 @@ static void read_ring(const uint8_t *data, size_t size)
         FUZZ_CHECK(cursor.read_pos == r.read_pos);
     }
     (void)ring_reader_sleep(&r);
-    free(m);
+    for (size_t i = 0; i < size && i < CAPACITY; i++)
+        m[RING_HEADER_BYTES + ((start + i) & (CAPACITY - 1))] = 0;
 }
 
 static void open_ring(const uint8_t *data, size_t size)
@@ -167,6 +179,7 @@ struct both {
     struct ring_cursor cursor;
     uint64_t sent, got; /* records that were published, and read */
     uint64_t ready;     /* reserved, not published */
+    size_t end;         /* of what was ever written, in bytes of data */
     bool honest;        /* the cursor page has only had the reader's words */
 };
 
@@ -187,6 +200,8 @@ static void write_record(struct both *b, uint32_t size)
     uint8_t *from = p;
     FUZZ_CHECK(from >= b->w.data && from + size <= b->w.data + CAPACITY);
     FUZZ_CHECK(b->w.write_pos + b->w.pending - b->w.last_read <= CAPACITY);
+    if ((size_t)(from + size - b->w.data) > b->end)
+        b->end = (size_t)(from + size - b->w.data);
     if (size < sizeof(struct ring_failed)) {
         ((struct ring_record *)p)->type = RING_PAD;
         return;
@@ -304,9 +319,8 @@ static void write_ring(const uint8_t *data, size_t size)
 {
     struct both b = {.honest = true};
     int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    uint8_t *m = NULL;
-    FUZZ_CHECK(fd >= 0 && posix_memalign((void **)&m, 64, RING_HEADER_BYTES + CAPACITY) == 0);
-    memset(m, 0, RING_HEADER_BYTES + CAPACITY);
+    uint8_t *m = memory();
+    FUZZ_CHECK(fd >= 0);
     b.w = (struct ring_writer){.header = (void *)m,
                                .data = m + RING_HEADER_BYTES,
                                .cursor = &b.cursor,
@@ -335,7 +349,10 @@ static void write_ring(const uint8_t *data, size_t size)
         size -= bytes;
         order(&b, what, arg);
     }
-    free(m);
+    /* Clear what its records have left. */
+    memset(m + RING_HEADER_BYTES, 0, b.end);
+    if (b.w.write_pos + b.w.pending >= CAPACITY)
+        memset(m + RING_HEADER_BYTES, 0, CAPACITY); /* a PAD record may stand anywhere */
     close(fd);
 }
 
