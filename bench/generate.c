@@ -38,6 +38,14 @@ enum {
     OPT_INCLUDE_STOP,
     OPT_IGNORE_EOS,
     OPT_LOGPROBS,
+    OPT_METHOD,
+    OPT_WINDOW,
+    OPT_PASSES,
+    OPT_TREE_BUDGET,
+    OPT_EDIT_VISIBILITY,
+    OPT_VERIFICATION,
+    OPT_NO_NOISE,
+    OPT_SCRIPT,
 };
 
 static const struct bench_opt prompt_opts[] = {
@@ -69,8 +77,23 @@ static const struct bench_opt sampling_opts[] = {
     {OPT_LOGPROBS, "logprobs", "N", "with --json: N alternatives, 0 to 20"},
     {0, NULL, NULL, NULL},
 };
-static const struct bench_opt *const groups[] = {prompt_opts, sampling_opts, bench_engine_opts,
-                                                 NULL};
+static const struct bench_opt drafting_opts[] = {
+    {OPT_METHOD, "method", "M",
+     "ar (plain), ngram, dflash, dedit, ddtree, scripted\nor auto (default: auto)"},
+    {OPT_WINDOW, "window", "W",
+     "rows of a block, 2 to 64\n(default: the drafter's own; 8 without one)"},
+    {OPT_PASSES, "passes", "K", "draft and edit passes, 1 to 8 (default: 1, dedit 2)"},
+    {OPT_TREE_BUDGET, "tree-budget", "N", "ddtree: nodes, 1 to 127 (default: 15)"},
+    {OPT_EDIT_VISIBILITY, "edit-visibility", "V",
+     "bidirectional or causal edit passes\n(default: bidirectional)"},
+    {OPT_VERIFICATION, "verification", "R",
+     "exact: the text of plain decoding; rejection: its\nlaw only (default: exact)"},
+    {OPT_NO_NOISE, "no-draft-noise", NULL, "the drafter does not use the target's noise"},
+    {OPT_SCRIPT, "script", "FILE", "scripted: proposals, one JSON object a line\n(default: none)"},
+    {0, NULL, NULL, NULL},
+};
+static const struct bench_opt *const groups[] = {prompt_opts, sampling_opts, drafting_opts,
+                                                 bench_engine_opts, NULL};
 
 static volatile sig_atomic_t interrupted;
 static void on_interrupt(int sig)
@@ -113,13 +136,58 @@ static int set_stop_ids(struct generate *g, const char *arg, struct error *err)
     }
 }
 
+/* 1 when id is one of these and was taken. */
+static int set_drafting(struct generate *g, int id, const char *arg, struct error *err)
+{
+    struct drafting_params *d = &g->drafting;
+    int r;
+    switch (id) {
+    case OPT_METHOD:
+        if (!draft_method_parse(arg, &d->method) || d->method == DRAFT_SYNTHETIC)
+            return ERR(err, INVALID,
+                       "\"%s\" is not auto, ar, ngram, dflash, dedit, ddtree or scripted", arg);
+        return 1;
+    case OPT_WINDOW:
+        r = bench_u32(arg, 2, DRAFT_MAX_WINDOW, &d->window, err);
+        return r < 0 ? r : 1;
+    case OPT_PASSES:
+        r = bench_u32(arg, 1, DRAFT_MAX_PASSES, &d->passes, err);
+        return r < 0 ? r : 1;
+    case OPT_TREE_BUDGET:
+        r = bench_u32(arg, 1, PROPOSAL_MAX_NODES, &d->tree_budget, err);
+        return r < 0 ? r : 1;
+    case OPT_EDIT_VISIBILITY:
+        d->visibility = strcmp(arg, "causal") == 0 ? DRAFT_CAUSAL : DRAFT_BIDIRECTIONAL;
+        if (d->visibility == DRAFT_BIDIRECTIONAL && strcmp(arg, "bidirectional") != 0)
+            return ERR(err, INVALID, "\"%s\" is not bidirectional or causal", arg);
+        return 1;
+    case OPT_VERIFICATION:
+        d->verification = strcmp(arg, "rejection") == 0 ? DRAFT_REJECTION : DRAFT_RULE_A;
+        if (d->verification == DRAFT_RULE_A && strcmp(arg, "exact") != 0)
+            return ERR(err, INVALID, "\"%s\" is not exact or rejection", arg);
+        return 1;
+    case OPT_NO_NOISE:
+        d->no_noise = true;
+        return 1;
+    case OPT_SCRIPT:
+        draft_script_done(&g->script);
+        r = draft_script_read(arg, &g->script, err);
+        d->script = &g->script;
+        return r < 0 ? r : 1;
+    default:
+        return 0;
+    }
+}
+
 static int set(void *ctx, int id, const char *arg, struct error *err)
 {
     struct generate *g = ctx;
     struct sampling_params *p = &g->sampling;
     int r = bench_engine_set(&g->engine, id, arg, err);
+    if (r == 0)
+        r = set_drafting(g, id, arg, err);
     if (r)
-        return r;
+        return r < 0 ? r : 0;
     switch (id) {
     case OPT_CHAT_FORMAT:
         if (!chat_format_parse(arg, &g->format))
@@ -272,6 +340,7 @@ static int run_request(const struct bench_command *c, struct generate *g, struct
         .prompt = ids->ids,
         .n_prompt = ids->len,
         .sampling = g->sampling,
+        .drafting = g->drafting,
         .sink = generate_sink(g),
         .skip_special = true,
         .want_tokens_text = true,

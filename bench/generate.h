@@ -7,6 +7,8 @@
 struct generate {
     struct bench_engine engine;
     struct sampling_params sampling;
+    struct drafting_params drafting;
+    struct draft_script script;
     struct stop_string stop[SAMPLING_MAX_STOP_STRINGS];
     uint32_t stop_ids[SAMPLING_MAX_STOP_IDS];
     struct logit_bias bias[SAMPLING_MAX_LOGIT_BIAS];

@@ -97,9 +97,16 @@ static void finish_json(struct generate *g, const struct engine_finish *f)
     }
     r |= strbuf_addf(&b,
                      ", \"usage\": {\"prompt_tokens\": %u, \"cached_tokens\": %u, "
-                     "\"completion_tokens\": %u}, \"seed\": %llu}\n",
+                     "\"completion_tokens\": %u}, \"seed\": %llu",
                      u->prompt_tokens, u->cached_tokens, u->completion_tokens,
                      (unsigned long long)u->seed);
+    const struct engine_drafting *d = &u->drafting;
+    r |= strbuf_addf(&b,
+                     ", \"drafting\": {\"method\": \"%s\", \"rounds\": %llu, \"drafted\": %llu, "
+                     "\"accepted\": %llu, \"committed\": %llu, \"passes\": %llu}}\n",
+                     draft_method_name(d->method), (unsigned long long)d->rounds,
+                     (unsigned long long)d->drafted, (unsigned long long)d->accepted,
+                     (unsigned long long)d->committed, (unsigned long long)d->passes);
     if (r < 0)
         g->write_error = ENOMEM;
     put(g, b.s, b.len);
@@ -137,6 +144,13 @@ static const char *tenths(double v, char buf[32])
     return buf;
 }
 
+static const char *hundredths(double v, char buf[32])
+{
+    uint64_t t = (uint64_t)(v * 100 + 0.5);
+    snprintf(buf, 32, "%llu.%02llu", (unsigned long long)(t / 100), (unsigned long long)(t % 100));
+    return buf;
+}
+
 void generate_statistics(struct generate *g, const struct engine *e)
 {
     const struct engine_usage *u = &g->usage;
@@ -153,4 +167,16 @@ void generate_statistics(struct generate *g, const struct engine *e)
             tenths((double)u->first_token_ns / 1e6, first), u->completion_tokens,
             tenths(per_s, rate), finish_reason_name(g->reason), (unsigned long long)u->seed,
             engine_class(e), dk_tier_name(c->tier), c->n_threads);
+    const struct engine_drafting *d = &u->drafting;
+    if (d->rounds == 0)
+        return;
+    char tau[32], draft[32], verify[32];
+    fprintf(stderr,
+            "[%s: %llu rounds, acceptance length %s; %llu drafted, %llu accepted; %llu passes; "
+            "drafting %s ms, verifying %s ms]\n",
+            draft_method_name(d->method), (unsigned long long)d->rounds,
+            hundredths((double)d->committed / (double)d->rounds, tau),
+            (unsigned long long)d->drafted, (unsigned long long)d->accepted,
+            (unsigned long long)d->passes, tenths((double)d->draft_ns / 1e6, draft),
+            tenths((double)d->verify_ns / 1e6, verify));
 }

@@ -226,7 +226,7 @@ void cli_stats_line(FILE *f, const struct dedit_event *end)
     if (u->completion_tokens > 1 && decode > 0)
         fprintf(f, ", %.1f tokens/s", (u->completion_tokens - 1) / decode);
     if (u->rounds)
-        fprintf(f, ", acceptance length %.2f", (double)u->completion_tokens / (double)u->rounds);
+        fprintf(f, ", acceptance length %.2f", (double)u->committed_tokens / (double)u->rounds);
     fprintf(f, ", %s\n", end->finish_reason ? end->finish_reason : "failed");
 }
 

@@ -246,7 +246,8 @@ struct dedit_token {
 struct dedit_usage {
     uint32_t prompt_tokens, completion_tokens, cached_tokens, preemptions;
     uint64_t queued_ns, first_token_ns, total_ns; /* since the daemon took the request */
-    uint64_t rounds, drafted_tokens, accepted_tokens;
+    /* Rounds that verified a draft; committed_tokens / rounds is the acceptance length. */
+    uint64_t rounds, drafted_tokens, accepted_tokens, committed_tokens;
     uint64_t seed;
 };
 struct dedit_event {
@@ -257,7 +258,10 @@ struct dedit_event {
     size_t text_len;
     uint32_t window, passes, nodes, committed; /* ROUND */
     const uint32_t *accepted;                  /* ROUND: per pass */
-    const float *confidence;                   /* ROUND: per position of the window */
+    const float *confidence;                   /* ROUND: per row of the window, the anchor's 1 */
+    const uint32_t *draft;                     /* ROUND: [passes][window], the anchor's row 0 */
+    const uint32_t *node_token;                /* ROUND: [nodes], what was verified */
+    const int32_t *node_parent;                /* ROUND: [nodes], -1: the anchor */
     const char *finish_reason; /* FINISHED: "stop", "length", "cancelled"; FAILED: "error",
                                   "timeout", "shutdown", "stalled" */
     const char *stop_reason;   /* FINISHED: the stop string or token id met, or NULL */

@@ -55,6 +55,7 @@ static void take_usage(const Dedit__Wire__Usage *u, struct dedit_usage *to)
     to->rounds = u->rounds;
     to->drafted_tokens = u->drafted_tokens;
     to->accepted_tokens = u->accepted_tokens;
+    to->committed_tokens = u->committed_tokens;
 }
 
 /* Skips all that an abandoned slot has, so that the daemon may use it again. */
@@ -175,6 +176,7 @@ static void finished_event(struct dedit_request *r, const struct ring_view *v,
         .rounds = f->rounds,
         .drafted_tokens = f->drafted_tokens,
         .accepted_tokens = f->accepted_tokens,
+        .committed_tokens = f->committed_tokens,
         .seed = f->seed,
     };
     r->done = true;
@@ -226,6 +228,9 @@ static int from_ring(struct dedit_request *r, struct dedit_event *ev, struct err
         ev->committed = v.round->committed;
         ev->accepted = v.accepted;
         ev->confidence = v.confidence;
+        ev->draft = v.draft;
+        ev->node_token = v.node_token;
+        ev->node_parent = v.node_parent;
         break;
     case RING_FINISHED:
         finished_event(r, &v, ev);

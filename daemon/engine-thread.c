@@ -98,6 +98,12 @@ static int on_tokens(void *arg, struct request *r, const struct engine_token *t,
     return e;
 }
 
+static void on_round(void *arg, struct request *r, const struct engine_round *round)
+{
+    (void)r;
+    sink_round(arg, round);
+}
+
 static void finished_and_report(void *arg, struct request *r, const struct engine_finish *f)
 {
     on_finished(arg, r, f);
@@ -111,7 +117,11 @@ static void submit(struct job *j, struct served *s)
         .prompt = j->ids,
         .n_prompt = j->n_ids,
         .sampling = j->sampling,
-        .sink = {.tokens = on_tokens, .finished = finished_and_report, .arg = j},
+        .drafting = j->drafting,
+        .sink = {.tokens = on_tokens,
+                 .finished = finished_and_report,
+                 .round = on_round,
+                 .arg = j},
         .priority = j->priority,
         .namespace_id = j->uid_namespace,
         .skip_special = j->skip_special,

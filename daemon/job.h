@@ -80,7 +80,8 @@ struct job {
     struct error prepare_error;
 
     struct sampling_params sampling; /* arrays live in the arena */
-    bool want_rounds, want_text, skip_special;
+    struct drafting_params drafting; /* want_rounds in it */
+    bool want_text, skip_special;
 
     /* ---- engine thread while RUNNING */
     struct request *request;

@@ -30,6 +30,7 @@ struct metrics {
     uint64_t failed, timeouts, stalled_out, shutdown;
     uint64_t ring_stalls;
     uint64_t drafts, draft_tokens, accepted_tokens;
+    uint64_t accepted_at[PROPOSAL_MAX_DEPTH];
 };
 
 int metrics_new(struct metrics **ret, struct error *err)
@@ -80,6 +81,11 @@ void metrics_job_ended(struct metrics *m, const struct job *j)
         m->success[j->finish]++;
     if (!u->completion_tokens)
         return;
+    m->drafts += u->drafting.rounds;
+    m->draft_tokens += u->drafting.drafted;
+    m->accepted_tokens += u->drafting.accepted;
+    for (uint32_t i = 0; i < PROPOSAL_MAX_DEPTH; i++)
+        m->accepted_at[i] += u->drafting.accepted_at[i];
     observe(&m->queue, seconds(u->queued_ns));
     observe(&m->ttft, seconds(u->first_token_ns));
     observe(&m->e2e, seconds(u->total_ns));
@@ -235,11 +241,28 @@ static int render_ends(const struct metrics *m, struct strbuf *o)
     return r;
 }
 
+/* By position in the draft, up to the last one that was ever accepted. */
+static int render_accepted(const struct metrics *m, struct strbuf *o)
+{
+    uint32_t n = PROPOSAL_MAX_DEPTH;
+    while (n > 1 && m->accepted_at[n - 1] == 0)
+        n--;
+    int r = head(o, "spec_decode_num_accepted_tokens_per_pos_total", "counter",
+                 "Drafted tokens accepted, by position in the draft.");
+    for (uint32_t i = 0; i < n && r == 0; i++)
+        r = strbuf_addf(
+            o, "dedit_spec_decode_num_accepted_tokens_per_pos_total{position=\"%u\"} %llu\n", i,
+            (unsigned long long)m->accepted_at[i]);
+    return r;
+}
+
 int metrics_render(struct metrics *m, const struct server *s, struct strbuf *o)
 {
     int r = render_models(s, o);
     if (r == 0)
         r = render_ends(m, o);
+    if (r == 0)
+        r = render_accepted(m, o);
     if (r == 0)
         r = histogram(o, "time_to_first_token_seconds", "From Submit to the first token.", &m->ttft);
     if (r == 0)

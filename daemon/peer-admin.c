@@ -11,8 +11,9 @@
 
 static void fill_model(const struct peer *p, const struct model *m, Dedit__Wire__Model *w)
 {
-    static char methods_auto[] = "auto", methods_ar[] = "ar";
-    static char *methods[] = {methods_auto, methods_ar};
+    static char names[][8] = {"auto", "ar", "ngram", "dflash", "dedit", "ddtree"};
+    static char *methods[] = {names[0], names[1], names[2], names[3], names[4], names[5]};
+    enum { WITHOUT_DRAFTER = 3 };
 
     dedit__wire__model__init(w);
     w->name = m->name;
@@ -40,7 +41,10 @@ static void fill_model(const struct peer *p, const struct model *m, Dedit__Wire_
     w->kv_bytes = m->memory.kv_bytes;
     w->memory_bytes = m->memory.packed_bytes + m->memory.kv_bytes + m->memory.scratch_bytes;
     w->numeric_class = (char *)(uintptr_t)m->numeric_class;
-    w->n_methods = ARRAY_LEN(methods);
+    const struct drafting_params drafted = {.method = DRAFT_DFLASH};
+    w->n_methods = engine_check_drafting(m->served->engine, &drafted, NULL) == 0
+                       ? ARRAY_LEN(methods)
+                       : WITHOUT_DRAFTER;
     w->methods = methods;
 }
 

@@ -203,7 +203,10 @@ void peer_send_finished(struct job *j)
     SET(queued_ns, j->usage.queued_ns);
     SET(time_to_first_token_ns, j->usage.first_token_ns);
     SET(total_ns, j->usage.total_ns);
-    SET(rounds, j->round);
+    SET(rounds, j->usage.drafting.rounds);
+    SET(drafted_tokens, j->usage.drafting.drafted);
+    SET(accepted_tokens, j->usage.drafting.accepted);
+    SET(committed_tokens, j->usage.drafting.committed);
     SET(preemptions, j->usage.preemptions);
 #undef SET
     f.usage = &u;

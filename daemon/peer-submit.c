@@ -246,25 +246,39 @@ static int take_sampling(struct job *j, const Dedit__Wire__Sampling *w, struct e
     return 0;
 }
 
-static int check_drafting(const Dedit__Wire__Drafting *d, struct error *err)
+/* The names here; what goes together is for the engine to say, once the model is known. */
+static int take_drafting(struct job *j, const Dedit__Wire__Drafting *d, struct error *err)
 {
+    struct drafting_params *p = &j->drafting;
     if (!d)
         return 0;
-    if (d->method && *d->method && strcmp(d->method, "auto") != 0 && strcmp(d->method, "ar") != 0)
-        return ERR(err, UNSUPPORTED, "method: %s is not offered by this model; auto and ar are",
-                   d->method);
-    if (d->has_window && (d->window < 2 || d->window > 64))
-        return ERR(err, INVALID, "window: %u, must be 2 to 64", d->window);
-    if (d->has_passes && (d->passes < 1 || d->passes > 8))
-        return ERR(err, INVALID, "passes: %u, must be 1 to 8", d->passes);
-    if (d->edit_visibility && *d->edit_visibility &&
-        strcmp(d->edit_visibility, "bidirectional") != 0 &&
-        strcmp(d->edit_visibility, "causal") != 0)
-        return ERR(err, INVALID, "edit_visibility: %s is neither bidirectional nor causal",
-                   d->edit_visibility);
-    if (d->verification && *d->verification && strcmp(d->verification, "exact") != 0)
-        return ERR(err, UNSUPPORTED, "verification: %s is not offered by this model; exact is",
-                   d->verification);
+    if (d->method && *d->method && !draft_method_parse(d->method, &p->method))
+        return ERR(err, UNSUPPORTED, "method: %s is not known", d->method);
+    if (p->method == DRAFT_SCRIPTED || p->method == DRAFT_SYNTHETIC)
+        return ERR(err, UNSUPPORTED, "method: %s is for tests and benchmarks only", d->method);
+    /* 0 is the engine's word for "not given". */
+    if (d->has_window && d->window == 0)
+        return ERR(err, INVALID, "window: 0, must be 2 to %u", DRAFT_MAX_WINDOW);
+    if (d->has_passes && d->passes == 0)
+        return ERR(err, INVALID, "passes: 0, must be 1 to %u", DRAFT_MAX_PASSES);
+    if (d->has_tree_budget && d->tree_budget == 0)
+        return ERR(err, INVALID, "tree_budget: 0, must be 1 to %u", PROPOSAL_MAX_NODES);
+    p->window = d->window;
+    p->passes = d->passes;
+    p->tree_budget = d->tree_budget;
+    p->no_noise = d->no_noise;
+    const char *v = d->edit_visibility;
+    if (v && *v && strcmp(v, "bidirectional") != 0) {
+        if (strcmp(v, "causal") != 0)
+            return ERR(err, INVALID, "edit_visibility: %s is neither bidirectional nor causal", v);
+        p->visibility = DRAFT_CAUSAL;
+    }
+    v = d->verification;
+    if (v && *v && strcmp(v, "exact") != 0) {
+        if (strcmp(v, "rejection") != 0)
+            return ERR(err, INVALID, "verification: %s is neither exact nor rejection", v);
+        p->verification = DRAFT_REJECTION;
+    }
     return 0;
 }
 
@@ -313,7 +327,7 @@ static int take_returns(struct peer *p, struct job *j, const Dedit__Wire__Return
     uint32_t bytes = RING_MIN_CAPACITY;
 
     j->want_text = !r || !r->has_text || r->text;
-    j->want_rounds = r && r->rounds;
+    j->drafting.want_rounds = r && r->rounds;
     if (r && r->no_ring) {
         *ret_ring = 0;
         return 0;
@@ -361,7 +375,7 @@ static int fill_job(struct peer *p, struct job *j, const Dedit__Wire__Submit *s,
 {
     int r = check_reserved(s, err);
     if (r == 0)
-        r = check_drafting(s->drafting, err);
+        r = take_drafting(j, s->drafting, err);
     if (r == 0)
         r = check_priority(p, s->priority, err);
     if (r == 0)

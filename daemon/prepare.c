@@ -55,6 +55,9 @@ int prepare_check(struct job *j, struct error *err)
     int r = sampling_params_check(&j->sampling, m->vocab, err);
     if (r < 0)
         return r;
+    r = m->served ? engine_check_drafting(m->served->engine, &j->drafting, err) : 0;
+    if (r < 0)
+        return r;
     uint32_t room = m->max_context - (uint32_t)j->n_ids;
     if (j->sampling.max_tokens > room)
         j->sampling.max_tokens = room;

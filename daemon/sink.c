@@ -136,6 +136,41 @@ static void stop_ring(struct job *j, const struct error *e)
         j->error = *e;
 }
 
+void sink_round(struct job *j, const struct engine_round *info)
+{
+    const struct proposal *t = info->proposal;
+    const uint32_t w = info->window, passes = info->passes;
+    struct error err = {0};
+    void *p = NULL;
+    if (!j->slot || j->slot->broken)
+        return;
+    size_t words = passes + w + (size_t)passes * w + 2 * (size_t)t->n;
+    uint32_t size = round8(sizeof(struct ring_round) + 4 * words);
+    if (ring_reserve(&j->slot->ring, size, &p, &err) != 0)
+        return; /* there is room for two of the largest records; a lying cursor shows at the tokens */
+    memset(p, 0, size);
+    struct ring_round *rec = p;
+    *rec = (struct ring_round){.rec = {.size = size, .type = RING_ROUND},
+                               .round = j->round,
+                               .window = w,
+                               .passes = passes,
+                               .nodes = t->n,
+                               .committed = info->committed};
+    uint32_t *accepted = (uint32_t *)(rec + 1), *confidence = accepted + passes;
+    uint32_t *draft = confidence + w, *token = draft + (size_t)passes * w, *parent = token + t->n;
+    if (w) {
+        const float one = 1;
+        memcpy(accepted, info->accepted_after, passes * sizeof *accepted);
+        memcpy(confidence, &one, sizeof one);
+        memcpy(confidence + 1, info->confidence, (w - 1) * sizeof(float));
+    }
+    for (uint32_t i = 0; i < passes; i++)
+        memcpy(draft + (size_t)i * w + 1, info->tokens[i], (w - 1) * sizeof *draft);
+    memcpy(token, t->tokens, t->n * sizeof *token);
+    for (uint32_t i = 0; i < t->n; i++)
+        parent[i] = (uint32_t)t->parent[i];
+}
+
 int sink_tokens(void *arg, struct request *r, const struct engine_token *t, size_t n)
 {
     struct job *j = arg;
@@ -243,7 +278,10 @@ static void end_finished(struct job *j)
         .queued_ns = j->usage.queued_ns,
         .first_token_ns = j->usage.first_token_ns,
         .total_ns = j->usage.total_ns,
-        .rounds = j->round,
+        .rounds = j->usage.drafting.rounds,
+        .drafted_tokens = j->usage.drafting.drafted,
+        .accepted_tokens = j->usage.drafting.accepted,
+        .committed_tokens = j->usage.drafting.committed,
         .seed = j->usage.seed,
         .preemptions = j->usage.preemptions,
         .stop_bytes = (uint32_t)n,

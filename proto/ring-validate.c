@@ -5,9 +5,9 @@
 #include "base/parse.h"
 
 /* Takes n items of size bytes off the rest; false when they do not fit. */
-static bool take(const uint8_t **p, size_t *left, uint32_t n, size_t size)
+static bool take(const uint8_t **p, size_t *left, uint64_t n, size_t size)
 {
-    size_t bytes = (size_t)n * size; /* n < 2^32, size <= 16: no overflow in 64 bits */
+    uint64_t bytes = n * size; /* n < 2^60, size <= 16: no overflow */
     if (bytes > *left)
         return false;
     *p += bytes;
@@ -85,6 +85,20 @@ static int check_round(const uint8_t *rec, uint32_t size, struct ring_view *v, s
     v->confidence = (const void *)p;
     if (!take(&p, &left, r->window, sizeof(float)))
         return ERR(err, PROTOCOL, "ring record ROUND: %u confidences do not fit", r->window);
+    v->draft = (const void *)p;
+    if (!take(&p, &left, (uint64_t)r->passes * r->window, sizeof(uint32_t)))
+        return ERR(err, PROTOCOL, "ring record ROUND: %u drafts of %u do not fit", r->passes,
+                   r->window);
+    v->node_token = (const void *)p;
+    if (!take(&p, &left, r->nodes, sizeof(uint32_t)))
+        return ERR(err, PROTOCOL, "ring record ROUND: %u nodes do not fit", r->nodes);
+    v->node_parent = (const void *)p;
+    if (!take(&p, &left, r->nodes, sizeof(int32_t)))
+        return ERR(err, PROTOCOL, "ring record ROUND: %u parents do not fit", r->nodes);
+    for (uint32_t i = 0; i < r->nodes; i++)
+        if (v->node_parent[i] < -1 || v->node_parent[i] >= (int32_t)i)
+            return ERR(err, PROTOCOL, "ring record ROUND: node %u has parent %d", i,
+                       v->node_parent[i]);
     return check_rest(left, "ROUND", err);
 }
 

@@ -118,7 +118,9 @@ enum {
 };
 
 /* One verification round.  After the fixed part: accepted[passes] (uint32, tokens of each pass that
- * agree with what was committed), confidence[window] (float). */
+ * agree, from the first on, with what was committed), confidence[window] (float), draft[passes][window]
+ * (uint32, the anchor's row left 0), node_token[nodes] (uint32), node_parent[nodes] (int32, -1: the
+ * anchor).  window and passes are 0 when no block was drafted. */
 struct ring_round {
     struct ring_record rec;
     uint64_t round;
@@ -137,8 +139,9 @@ struct ring_finished {
     uint64_t seed;
     uint32_t preemptions;
     uint32_t stop_bytes; /* the stop string met, or the token id in decimal, follows */
+    uint64_t committed_tokens; /* by the rounds counted in `rounds`: those that verified a draft */
 };
-_Static_assert(sizeof(struct ring_finished) == 88, "ring_finished layout");
+_Static_assert(sizeof(struct ring_finished) == 96, "ring_finished layout");
 enum ring_finish {
     RING_FINISH_STOP = 1,
     RING_FINISH_LENGTH = 2,
@@ -174,6 +177,8 @@ struct ring_view {
     const struct ring_round *round;
     const uint32_t *accepted;
     const float *confidence;
+    const uint32_t *draft, *node_token;
+    const int32_t *node_parent;
     const struct ring_finished *finished;
     const struct ring_failed *failed;
 };

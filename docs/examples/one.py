@@ -37,7 +37,8 @@ class Usage(Structure):
     _fields_ = ([(n, c_uint32) for n in ("prompt_tokens", "completion_tokens", "cached_tokens",
                                          "preemptions")] +
                 [(n, c_uint64) for n in ("queued_ns", "first_token_ns", "total_ns", "rounds",
-                                         "drafted_tokens", "accepted_tokens", "seed")])
+                                         "drafted_tokens", "accepted_tokens", "committed_tokens",
+                                         "seed")])
 
 
 class Event(Structure):
@@ -45,6 +46,8 @@ class Event(Structure):
                 ("text", c_void_p), ("text_len", c_size_t), ("window", c_uint32),
                 ("passes", c_uint32), ("nodes", c_uint32), ("committed", c_uint32),
                 ("accepted", POINTER(c_uint32)), ("confidence", POINTER(c_float)),
+                ("draft", POINTER(c_uint32)), ("node_token", POINTER(c_uint32)),
+                ("node_parent", POINTER(c_int32)),
                 ("finish_reason", c_char_p), ("stop_reason", c_char_p), ("usage", Usage),
                 ("error_code", c_int32), ("error_message", c_char_p)]
 

@@ -94,17 +94,31 @@ class Ring:
             self.read_pos += size
             if kind == TOKENS:
                 return self._tokens(body)
+            if kind == ROUND:
+                return self._round(body)
             if kind == FINISHED:
                 reason, prompt, done, cached = struct.unpack_from("<IIII", body, 8)
                 stop = struct.unpack_from("<I", body, 84)[0]
                 return {"type": FINISHED, "reason": {1: "stop", 2: "length", 3: "cancelled"}[reason],
                         "prompt_tokens": prompt, "completion_tokens": done, "cached_tokens": cached,
-                        "stop": body[88:88 + stop].decode()}
+                        "stop": body[96:96 + stop].decode(),
+                        "rounds": struct.unpack_from("<QQQ", body, 48),
+                        "committed": struct.unpack_from("<Q", body, 88)[0]}
             if kind == FAILED:
                 code, done, reason, n = struct.unpack_from("<iIII", body, 8)
                 return {"type": FAILED, "code": code, "message": body[24:24 + n].decode(),
                         "reason": {1: "error", 2: "timeout", 3: "shutdown", 4: "stalled"}[reason]}
         return None
+
+    @staticmethod
+    def _round(body):
+        rnd, window, passes, nodes, committed = struct.unpack_from("<QIIII", body, 8)
+        words = struct.unpack_from("<%di" % (passes + window + passes * window + 2 * nodes), body, 32)
+        assert len(body) - 32 - 4 * len(words) < 8
+        return {"type": ROUND, "round": rnd, "window": window, "passes": passes,
+                "committed": committed, "accepted": words[:passes],
+                "tokens": words[len(words) - 2 * nodes:len(words) - nodes],
+                "parents": words[len(words) - nodes:]}
 
     @staticmethod
     def _tokens(body):

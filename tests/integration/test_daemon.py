@@ -14,7 +14,7 @@ import traceback
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import dedit_py  # noqa: E402
-from dedit_py import Client, Closed, DaemonError, FAILED, FINISHED, TOKENS  # noqa: E402
+from dedit_py import Client, Closed, DaemonError, FAILED, FINISHED, ROUND, TOKENS  # noqa: E402
 
 TOP = os.environ["top_srcdir"]
 BUILD = os.environ["top_builddir"]
@@ -758,6 +758,65 @@ def chat_text_and_token_ids_agree():
         s.chat.format = "chatml"
         s.sampling.max_tokens = 4
     assert c.submit(chat).prompt_tokens > 5
+    d.stop()
+
+
+@test
+def drafted_rounds():
+    """Look-up drafts give the same ids; rounds, counters and ROUND records add up."""
+    d = Daemon()
+    c = d.client()
+    pattern = list(range(20, 30)) * 6
+
+    def submit(method, rounds=True, **more):
+        def fill(s):
+            s.token_ids.ids.extend(pattern)
+            s.sampling.max_tokens = 60
+            s.sampling.ignore_eos = True
+            s.sampling.temperature = 0.8
+            s.sampling.repetition_penalty = 0.7  # repeats itself, so look-up finds something
+            s.sampling.seed = 5
+            s.drafting.method = method
+            s.returns.rounds = rounds
+            for k, v in more.items():
+                setattr(s.drafting, k, v)
+        return c.submit(fill)
+    want = c.ids(submit("ar", rounds=False))
+    accepted = submit("ngram", window=6)
+    records = list(c.records(accepted))
+    got = [t for r in records if r["type"] == TOKENS for t in r["tokens"]]
+    assert [t["id"] for t in got] == want[0]
+    rounds = [r for r in records if r["type"] == ROUND]
+    drafted = [r for r in rounds if r["tokens"]]
+    assert sum(r["committed"] for r in rounds) == 60
+    assert drafted and all(len(r["tokens"]) <= 5 for r in drafted)
+    assert all(r["parents"] == tuple(range(-1, len(r["parents"]) - 1)) for r in rounds)
+    n, nodes, hits = records[-1]["rounds"]
+    assert n == len(drafted) and nodes == sum(len(r["tokens"]) for r in drafted)
+    assert 0 < hits == sum(t["flags"] & 1 for t in got) < nodes, (hits, nodes)
+    assert records[-1]["committed"] == sum(r["committed"] for r in drafted)
+    # A ROUND record comes before the tokens of its commit, under one number.
+    numbers = [(r["type"], r["round"]) for r in records if r["type"] in (ROUND, TOKENS)]
+    assert numbers == [(k, i) for i in range(len(rounds)) for k in (ROUND, TOKENS)]
+    usage = c.wait_finished(accepted.request_id).usage
+    assert (usage.rounds, usage.drafted_tokens, usage.accepted_tokens) == (n, nodes, hits)
+    assert d.metric("dedit_spec_decode_num_drafts_total") == n
+    assert d.metric("dedit_spec_decode_num_draft_tokens_total") == nodes
+    assert d.metric("dedit_spec_decode_num_accepted_tokens_total") == hits
+    assert d.metric("dedit_spec_decode_num_accepted_tokens_per_pos_total") == hits
+    assert len(c.ids(submit("ngram", verification="rejection"))[0]) == 60
+    for code, words, more in (
+            ("unsupported", ["method", "drafter"], dict(method="dedit")),
+            ("unsupported", ["method", "scripted"], dict(method="scripted")),
+            ("invalid-argument", ["window", "65"], dict(method="ngram", window=65)),
+            ("invalid-argument", ["window", "0"], dict(method="ngram", window=0)),
+            ("invalid-argument", ["window", "ar"], dict(method="ar", window=4)),
+            ("invalid-argument", ["passes"], dict(method="ngram", passes=2)),
+            ("invalid-argument", ["tree_budget"], dict(method="ngram", tree_budget=5)),
+            ("invalid-argument", ["edit_visibility", "odd"], dict(method="ngram", edit_visibility="odd")),
+            ("invalid-argument", ["verification", "chains"], dict(method="auto", verification="rejection"))):
+        refused(code, words, lambda: submit(**more))
+    c.close()
     d.stop()
 
 

@@ -446,11 +446,11 @@ START_TEST(validator_accepts_what_is_whole)
     ck_assert_int_eq(ring_validate(&u, 64, &v, &err), 1);
     ck_assert_uint_eq(v.size, 64);
     u = (union record){0};
-    u.finished.rec = (struct ring_record){.size = 96, .type = RING_FINISHED};
+    u.finished.rec = (struct ring_record){.size = 104, .type = RING_FINISHED};
     u.finished.reason = RING_FINISH_STOP;
     u.finished.stop_bytes = 3;
-    memcpy(u.b + 88, "END", 3);
-    ck_ok(ring_validate(&u, 96, &v, &err), &err);
+    memcpy(u.b + 96, "END", 3);
+    ck_ok(ring_validate(&u, 104, &v, &err), &err);
     ck_assert_int_eq(memcmp(v.text, "END", 3), 0);
 }
 END_TEST
@@ -498,6 +498,24 @@ START_TEST(validator_refuses_every_lie)
     u = (union record){.rec = {.size = 32, .type = RING_ROUND}};
     u.round.passes = 0x40000000;
     ck_fails(ring_validate(&u, 32, &v, &err), PROTOCOL, &err);
+    /* 2 passes of a window of 3, 2 nodes: 2 + 3 + 6 + 2 + 2 words. */
+    static const uint32_t round_lies[][2] = {{16, 4}, {20, 3}, {20, 1}, {24, 3}, {24, 0}, {88, 2},
+                                             {88, 0xfffffffe}, {24, 0xffffffff}};
+    for (size_t i = 0; i <= ARRAY_LEN(round_lies); i++) {
+        u = (union record){.rec = {.size = 96, .type = RING_ROUND}};
+        u.round.window = 3;
+        u.round.passes = 2;
+        u.round.nodes = 2;
+        memset(u.b + 84, 0xff, 4);
+        if (i == 0) {
+            ck_ok(ring_validate(&u, 96, &v, &err), &err);
+            ck_assert_ptr_eq(v.node_parent, u.b + 84);
+            ck_assert_int_eq(v.node_parent[1], 0);
+            continue;
+        }
+        memcpy(u.b + round_lies[i - 1][0], &round_lies[i - 1][1], 4);
+        ck_fails(ring_validate(&u, 96, &v, &err), PROTOCOL, &err);
+    }
 }
 END_TEST
 
