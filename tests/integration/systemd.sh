@@ -53,7 +53,9 @@ chroot "$root" ldconfig
 # Where the program looks depends on how it was configured.
 conf=$("$build/daemon/dedit-d" --help | sed -n 's/.*configuration (\([^ ]*\) and.*/\1/p')
 mkdir -p "$root/var/lib/dedit/models" "$root${conf%/*}"
-cp -r "$golden/models/a_llama_tied" "$golden/models/c_qwen2" "$root/var/lib/dedit/models/"
+for m in a_llama_tied b_llama_rope3 c_qwen2 d_qwen3 e_odd; do cp -r "$golden/models/$m" "$root/var/lib/dedit/models/"; done
+default=${DEDIT_TEST_MODEL:-${XDG_CACHE_HOME:-$HOME/.cache}/dedit/models/SmolLM2-135M-Instruct.Q4_1.gguf}
+[ ! -f "$default" ] || cp "$default" "$root/var/lib/dedit/models/smollm2.gguf"
 sed -i 's|/usr/local/sbin|/usr/sbin|; s|@sbindir@|/usr/sbin|' "$root"/usr/lib/systemd/system/dedit-d.service
 cat > "$root$conf" << 'X'
 [daemon]
@@ -63,7 +65,16 @@ max_requests_per_uid = 2
 [model tiny]
 path = a_llama_tied
 preload = yes
+[model b_llama_rope3]
+path = b_llama_rope3
+[model c_qwen2]
+path = c_qwen2
+[model d_qwen3]
+path = d_qwen3
+[model e_odd]
+path = e_odd
 X
+[ ! -f "$default" ] || printf '[model smollm2]\npath = smollm2.gguf\n' >> "$root$conf"
 mkdir -p "$groups/$name"
 (
     sh -c 'echo $PPID' > "$groups/$name/cgroup.procs"
@@ -115,6 +126,87 @@ same() {
 ok 'the same bytes as the engine by itself' same
 status_text() { in_it systemctl show -p StatusText dedit-d.service | grep 'Serving 1 model'; }
 ok 'status says what is served' status_text
+# What the unit denies is done without: no page is writable and executable, so no compiled patterns; no affinity.
+denied() {
+    main=$(in_it systemctl show -p MainPID --value dedit-d.service)
+    [ "$(in_it systemctl show -p MemoryDenyWriteExecute --value dedit-d.service)" = yes ] &&
+        ! in_it grep -E '^[^ ]* .w?x' "/proc/$main/maps" | grep -q ' .wx' &&
+        in_it grep -q '^Seccomp:.*2$' "/proc/$main/status" || return 1
+    # Quietly: nothing that an operator would have to read.
+    in_it journalctl -u dedit-d.service _COMM=dedit-d -p warning -o cat --no-pager | grep -v '^-- ' > "$scratch/warnings"
+    [ ! -s "$scratch/warnings" ] || { cat "$scratch/warnings"; return 1; }
+}
+ok 'what the unit denies is done without, quietly' denied
+# Greedy tokens of the reference, where its margin is no matter of rounding.
+golden_ids() {
+    python3 - "$golden/models" "$leader" << 'X'
+import json, subprocess, sys
+folder, leader = sys.argv[1:]
+n = 0
+for model, name in (("a_llama_tied", "tiny"), ("b_llama_rope3",) * 2, ("c_qwen2",) * 2, ("d_qwen3",) * 2, ("e_odd",) * 2):
+    with open("%s/%s.oracle.json" % (folder, model)) as f:
+        for p in json.load(f)["prompts"]:
+            want = []
+            for token, margin in zip(p["greedy"], p["margin"]):
+                if margin <= 2e-3:
+                    break
+                want.append(token)
+            if not want:
+                continue
+            out = subprocess.run(["nsenter", "-t", leader, "-a", "--", "dedit-client", "generate", "-m", name, "--ids", "--json",
+                                  "--temperature", "0", "--ignore-eos", "-n", str(len(want))] + [str(i) for i in p["prompt"]],
+                                 stdout=subprocess.PIPE, check=True, timeout=120).stdout
+            got = [t["id"] for line in out.splitlines() for t in json.loads(line).get("tokens", ())]
+            assert got == want, (model, p["prompt"], got, want)
+            n += len(want)
+assert n > 100, n
+print(n, "tokens")
+X
+}
+ok 'golden: the tokens of the reference, under the unit' golden_ids
+with_default() {
+    if [ -f "$default" ]; then ok "$@"; else
+        tests_run=$((tests_run + 1))
+        echo "ok $tests_run - $1 # SKIP the default model is not in the cache: models/fetch"
+    fi
+}
+ask_default() { in_it dedit-client generate -m smollm2 --temperature 0 -n 48 --ignore-eos --json 'Tell me about the sea.'; }
+default_model() {
+    ask_default > "$scratch/got.json" && python3 -c '
+import json, sys
+print("".join(json.loads(l)["text"] for l in open(sys.argv[1]) if "text" in json.loads(l)))' "$scratch/got.json" > "$scratch/got" &&
+        "$bench" generate --model "$default" --chat smollm2 --temperature 0 --max-tokens 48 --ignore-eos 'Tell me about the sea.' > "$scratch/want" 2> /dev/null || return 1
+    cmp "$scratch/want" "$scratch/got" || return 1
+    # Patterns without a compiler: a text that needs all of them.
+    printf '%s' "$(head -c 30000 "$top/README.md")" > "$root/srv/text" && "$bench" tokenize --model "$default" "$(cat "$root/srv/text")" > "$scratch/want" &&
+        in_it sh -c 'dedit-client tokenize -m smollm2 < /srv/text' > "$scratch/got" && [ -s "$scratch/got" ] || return 1
+    tr -s ' ,\n[]' '\n' < "$scratch/want" > "$scratch/want.ids" && tr -s ' \n' '\n' < "$scratch/got" > "$scratch/got.ids" && cmp "$scratch/want.ids" "$scratch/got.ids"
+}
+with_default 'the default model: text and tokens of the engine by itself' default_model
+# Not slower than the same daemon outside: best of five each, taken in turn.
+speed() {
+    "$build/daemon/dedit-d" --socket "$scratch/s" --config "$scratch/none" --threads 1 --model smollm2="$default" 2> "$scratch/log" &
+    outside=$!
+    tries=0
+    until "$build/client/dedit-client" ping -S "$scratch/s" > /dev/null 2>&1 || [ $tries -ge 400 ]; do tries=$((tries + 1)); sleep 0.05; done
+    for i in 1 2 3 4 5; do
+        "$build/client/dedit-client" generate -S "$scratch/s" -m smollm2 --temperature 0 -n 48 --ignore-eos --json 'Tell me about the sea.' | tail -n 1 >> "$scratch/out.json"
+        ask_default | tail -n 1 >> "$scratch/in.json"
+    done
+    kill $outside && wait $outside
+    cat "$scratch/in.json" "$scratch/out.json"
+    python3 - "$scratch/in.json" "$scratch/out.json" << 'X'
+import json, sys
+def best(path):
+    return min((u["total_ms"] - u["time_to_first_token_ms"]) / (u["completion_tokens"] - 1)
+               for u in (json.loads(l)["usage"] for l in open(path)))
+inside, outside = best(sys.argv[1]), best(sys.argv[2])
+print("ms a token: %.2f under the unit, %.2f outside" % (inside, outside))
+assert inside < 1.3 * outside
+X
+}
+: > "$scratch/none"
+with_default 'speed under the unit' speed
 reload() {
     before=$(in_it systemctl show -p MainPID --value dedit-d.service)
     in_it sh -c 'printf "[model two]\npath = c_qwen2\n" >> "$0"' "$conf" && in_it systemctl reload dedit-d.service &&
@@ -134,6 +226,54 @@ killed() {
     ask > "$scratch/got" && cmp "$scratch/first" "$scratch/got" && [ "$(in_it systemctl show -p NRestarts --value dedit-d.service)" -ge 1 ]
 }
 ok 'SIGKILL: started again' killed
+# Clients that never stop asking, through an upgrade and a crash: each call ends soon, with an answer or an error;
+# each client is answered again.
+cat > "$root/srv/asks" << 'X'
+#!/bin/sh
+while [ ! -e /srv/enough ]; do
+    start=$(date +%s%N)
+    dedit-client generate --raw --ignore-eos -n 200 --quiet x > /dev/null 2> /srv/err.$1.now
+    status=$?
+    echo "$1 $start $(date +%s%N) $status $(tail -n 1 /srv/err.$1.now)" >> /srv/asked.$1
+done
+X
+asking() {
+    rm -f "$root"/srv/asked.* "$root/srv/enough"
+    for i in 1 2; do in_it sh /srv/asks $i & done
+    sleep 2
+    date +%s%N > "$scratch/from"
+    "$@" || { touch "$root/srv/enough"; return 1; }
+    date +%s%N > "$scratch/to"
+    sleep 4
+    touch "$root/srv/enough"
+    sleep 1
+    cat "$root"/srv/asked.* | python3 -c '
+import sys
+start, end = (int(open(p).read()) for p in sys.argv[1:3])
+last, errors = {}, 0
+for line in sys.stdin:
+    who, a, b, status, words = (line.rstrip("\n").split(" ", 4) + [""])[:5]
+    a, b = int(a), int(b)
+    assert status in "0134", line
+    assert (b - a) / 1e9 < 12, line
+    if status != "0":
+        errors += 1
+        assert words, line
+        # Told when it happened, not later.
+        assert a <= end + 3e9 and b >= start, line
+    last[who] = (status, b)
+print(errors, "errors", last)
+assert errors >= 1 and len(last) == 2
+assert all(status == "0" and b > end for status, b in last.values())
+' "$scratch/from" "$scratch/to"
+}
+upgrade() {
+    before=$(in_it systemctl show -p MainPID --value dedit-d.service)
+    asking in_it systemctl restart dedit-d.service && [ "$before" != "$(in_it systemctl show -p MainPID --value dedit-d.service)" ]
+}
+ok 'upgrade: clients that wait get an error, connect again, succeed' upgrade
+crash() { asking in_it systemctl kill -s KILL dedit-d.service; }
+ok 'crash: the same' crash
 # A stopped process feeds no watchdog.
 watchdog() {
     in_it mkdir -p /run/systemd/system/dedit-d.service.d &&
@@ -160,6 +300,26 @@ two_users() {
     return 0
 }
 ok 'users: access by group, quotas by user, orders by privilege' two_users
+# A daemon of one user, by activation: its own socket, configuration and models.
+user_unit() {
+    in_it loginctl enable-linger one || in_it systemctl start user@2001.service || return 1
+    tries=0
+    until as 2001 2001 'XDG_RUNTIME_DIR=/run/user/2001 systemctl --user is-system-running' | grep -E 'running|degraded'; do
+        tries=$((tries + 1))
+        [ $tries -lt 50 ] || return 1
+        sleep 0.2
+    done
+    in_it sh -c 'mkdir -p /home/one/.cache/dedit/models /home/one/.config/dedit && cp -r /var/lib/dedit/models/c_qwen2 /home/one/.cache/dedit/models/mine &&
+        printf "[daemon]\nthreads = 1\n[model mine]\npath = mine\npreload = yes\n" > /home/one/.config/dedit/dedit.conf && chown -R 2001:2001 /home/one' || return 1
+    user='export HOME=/home/one XDG_RUNTIME_DIR=/run/user/2001;'
+    sed -i 's|/usr/local/sbin|/usr/sbin|; s|@sbindir@|/usr/sbin|' "$root"/usr/lib/systemd/user/dedit-d.service
+    as 2001 2001 "$user systemctl --user daemon-reload; systemctl --user enable --now dedit-d.socket && systemctl --user is-active dedit-d.service" | grep -q inactive || return 1
+    as 2001 2001 "$user dedit-client generate --raw --temperature 0 -n 8 --ignore-eos --quiet hello" > "$scratch/got" &&
+        "$bench" generate --model "$golden/models/c_qwen2" --raw --temperature 0 --max-tokens 8 --ignore-eos hello > "$scratch/want" 2> /dev/null &&
+        cmp "$scratch/want" "$scratch/got" && as 2001 2001 "$user systemctl --user is-active dedit-d.service && dedit-client models mine" || return 1
+    as 2001 2001 "$user systemctl --user restart dedit-d.service && dedit-client ping && systemctl --user stop dedit-d.service dedit-d.socket && systemctl --user show -p Result --value dedit-d.service" | grep -q success
+}
+ok 'user unit: activation, its own models, restart, stop' user_unit
 metrics() { in_it python3 -c '
 import socket
 s = socket.socket(socket.AF_UNIX)
@@ -180,6 +340,18 @@ stop_running() {
     [ "$(in_it systemctl show -p Result --value dedit-d.service)" = success ] && in_it test -s /tmp/rc
 }
 ok 'stop with a request that runs' stop_running
+# Without the socket unit the daemon makes its own; the command of the manual starts both.
+by_itself() {
+    in_it systemctl mask --runtime dedit-d.socket && in_it systemctl start dedit-d.service && in_it systemctl is-active dedit-d.service &&
+        [ "$(in_it systemctl is-active dedit-d.socket)" != active ] && ask > "$scratch/got" && cmp "$scratch/first" "$scratch/got" &&
+        in_it systemctl stop dedit-d.service && in_it systemctl unmask --runtime dedit-d.socket
+}
+ok 'without the socket unit' by_itself
+enable() {
+    in_it sh -c "$(sed -n 's/^\.Dl # \(systemctl .*\)/\1/p' "$top/man/dedit-d.8")" && in_it systemctl is-enabled dedit-d.socket dedit-d.service &&
+        ask > "$scratch/got" && cmp "$scratch/first" "$scratch/got" && in_it systemctl stop dedit-d.service dedit-d.socket
+}
+ok 'the command of dedit-d(8)' enable
 unreadable() {
     in_it chmod 0700 /var/lib/dedit/models/a_llama_tied && in_it chown root:root /var/lib/dedit/models/a_llama_tied && in_it systemctl reset-failed
     in_it systemctl start dedit-d.service
