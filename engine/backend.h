@@ -41,8 +41,17 @@ struct fwd_row {
 struct fwd_batch {
     uint32_t n_rows;
     const struct fwd_row *rows;
+    /* A drafter's layers with a sliding window: what each row sees there; NULL without such layers. */
+    const struct dk_attn_row *window_paths;
     const uint32_t *tap_layers; /* residual stream after these layers, ascending */
     uint32_t n_taps;
+};
+
+/* A committed position that a drafter is to know: its taps become K/V of every drafter layer. */
+struct ctx_row {
+    const float *taps; /* n_taps * hidden of the target */
+    uint32_t pos, slot;
+    float *fused; /* hidden floats of the drafter: what its layers read, or NULL */
 };
 
 struct backend_memory {
@@ -67,6 +76,21 @@ struct backend {
     void (*free)(struct backend_model *m);
     /* Runs the rows; nothing is allocated.  Tokens, positions and slots were checked by the caller. */
     int (*forward)(struct backend_model *m, const struct fwd_batch *b, struct error *err);
+    /*
+     * A drafter of m, which must outlive it: a model of its own that computes with m's threads, and
+     * with m's embedding and head where its file has none.  Slots below m's own n_kv_blocks * 16
+     * are there for the same positions as m's; behind them are max_rows slots for the blocks that are
+     * being drafted.  forward() runs block rows, whose logits are draft_vocab floats.
+     */
+    int (*load_drafter)(struct backend_model *m, struct model_file *f, enum backend_dtype dtype,
+                        struct backend_model **ret, struct error *err);
+    /* Bytes of it. */
+    int (*plan_drafter)(const struct model_file *target, const struct model_file *f,
+                        const struct backend_options *o, enum backend_dtype dtype,
+                        struct backend_memory *ret, struct error *err);
+    /* At most max_rows of the target's options. */
+    int (*inject)(struct backend_model *drafter, const struct ctx_row *rows, uint32_t n,
+                  struct error *err);
     /* Copies K/V of all layers from slot to slot, in order (compaction of accepted tree rows). */
     int (*kv_copy)(struct backend_model *m, const uint32_t *from, const uint32_t *to, size_t n,
                    struct error *err);

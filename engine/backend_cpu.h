@@ -55,8 +55,8 @@ struct cpu_scratch {
     float *cs;          /* RoPE: [max_rows][head_dim] cosines, then sines */
     size_t ld_x, ld_q, ld_kv, ld_f;
     /* Of all rows, and of those whose last layer somebody reads. */
-    struct dk_attn_row *paths[2]; /* [max_rows] */
-    struct cpu_tile *tiles[2];    /* [max_rows] */
+    struct dk_attn_row *paths[4]; /* [max_rows]; then the same of layers with a window */
+    struct cpu_tile *tiles[4];    /* [max_rows] */
     uint32_t *live_rows;          /* [max_rows] rows of the batch */
     uint32_t *head_rows;          /* [max_rows] live rows that want logits */
     float **head_out;             /* [max_rows] where they want them */
@@ -65,6 +65,7 @@ struct cpu_scratch {
 };
 
 struct backend_model {
+    struct backend_model *target; /* of a drafter: whose threads, embedding and head it may use */
     struct model_config cfg;
     struct backend_options opt;
     struct model_file *file; /* outlives the model: look-ups of an untied embedding read it */
@@ -76,6 +77,8 @@ struct backend_model {
     struct dk_weight head;
     const struct model_tensor *embed; /* NULL when tied: the packed head serves look-ups */
     const float *final_norm;
+    struct dk_weight fc;      /* drafters */
+    const float *hidden_norm; /* drafters */
     float *inv_freq; /* head_dim / 2 */
     float scale;     /* 1 / sqrt(head_dim) */
     bool amx_class;
@@ -92,6 +95,12 @@ struct backend_model {
 /* backend_cpu_load.c */
 int cpu_plan(const struct model_file *f, const struct backend_options *o,
              struct backend_memory *ret, struct error *err);
+/* Parts of loading that drafters share.  head: the matrix to pack as the head, NULL: none. */
+int cpu_measure(const struct model_file *f, const struct model_tensor *head,
+                const struct backend_options *o, unsigned n_threads, struct backend_memory *ret,
+                struct error *err);
+int cpu_load_into(struct backend_model *m, const struct model_tensor *head,
+                  void (*progress)(void *, uint64_t, uint64_t), void *arg, struct error *err);
 int cpu_load(struct model_file *f, const struct backend_options *o,
              void (*progress)(void *arg, uint64_t done, uint64_t total), void *arg,
              struct backend_model **ret, struct error *err);
@@ -103,6 +112,14 @@ void cpu_file_row(const struct model_tensor *t, uint64_t row, uint32_t k, float 
 int cpu_scratch_layout(const struct model_config *c, const struct backend_options *o,
                        unsigned n_threads, void *base, struct cpu_scratch *s,
                        struct cpu_thread *threads, size_t *ret_bytes);
+
+/* backend_cpu_drafter.c */
+int cpu_plan_drafter(const struct model_file *target, const struct model_file *f,
+                     const struct backend_options *o, enum backend_dtype dtype,
+                     struct backend_memory *ret, struct error *err);
+int cpu_load_drafter(struct backend_model *m, struct model_file *f, enum backend_dtype dtype,
+                     struct backend_model **ret, struct error *err);
+int cpu_inject(struct backend_model *d, const struct ctx_row *rows, uint32_t n, struct error *err);
 
 /* backend_cpu_forward.c */
 int cpu_forward(struct backend_model *m, const struct fwd_batch *b, struct error *err);

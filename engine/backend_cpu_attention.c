@@ -12,9 +12,8 @@ static void norm_heads(const struct dk_ops *ops, float *x, uint32_t n_heads, uin
         ops->rmsnorm(x + (size_t)h * hd, x + (size_t)h * hd, w, hd, eps);
 }
 
-static void store_kv(const struct fwd *f, const struct cpu_layer *l, uint32_t r)
+void cpu_store_kv(struct backend_model *m, const struct cpu_layer *l, uint32_t r, uint32_t slot)
 {
-    struct backend_model *m = f->m;
     const struct dk_ops *ops = m->ops;
     const uint32_t hd = m->cfg.head_dim, heads = m->cfg.n_kv_heads;
     float *k = m->s.k + r * m->s.ld_kv, *v = m->s.v + r * m->s.ld_kv;
@@ -25,7 +24,12 @@ static void store_kv(const struct fwd *f, const struct cpu_layer *l, uint32_t r)
     if (l->k_norm)
         norm_heads(ops, k, heads, hd, l->k_norm, m->cfg.rms_eps);
     ops->rope(k, heads, hd, m->s.cs + (size_t)r * hd, m->cfg.rope_pairing);
-    ops->kv_store(&l->kv, f->b->rows[r].slot, k, v);
+    ops->kv_store(&l->kv, slot, k, v);
+}
+
+static void store_kv(const struct fwd *f, const struct cpu_layer *l, uint32_t r)
+{
+    cpu_store_kv(f->m, l, r, f->b->rows[r].slot);
 }
 
 static void rotate_q(const struct fwd *f, const struct cpu_layer *l, uint32_t r)

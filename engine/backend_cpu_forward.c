@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "engine/backend_cpu_run.h"
+#include "engine/drafter_file.h"
 
 /* ---- products ------------------------------------------------------------------------------- */
 
@@ -35,8 +36,8 @@ static uint32_t panel_at(const struct dk_weight *w, uint64_t start, uint64_t at)
     return p < w->n_panels ? (uint32_t)p : w->n_panels;
 }
 
-static void mm_group(const struct fwd *f, const struct dk_par *par, const struct dk_mm *mms,
-                     unsigned n, const struct dk_act *act)
+void cpu_mm_group(const struct fwd *f, const struct dk_par *par, const struct dk_mm *mms,
+                  unsigned n, const struct dk_act *act)
 {
     uint64_t lo, hi, start = 0;
     group_split(par, mms, n, &lo, &hi);
@@ -52,9 +53,9 @@ static void mm_group(const struct fwd *f, const struct dk_par *par, const struct
  * Brings rows into the forms that the weights read; norm NULL takes them as they are.  rows: which
  * rows of x (NULL: 0..n-1).  Returns the activations that this thread may use.
  */
-static const struct dk_act *prepare(const struct fwd *f, const struct dk_par *par, unsigned forms,
-                                    const float *x, size_t ldx, uint32_t k, const float *norm,
-                                    const uint32_t *rows, uint32_t n)
+const struct dk_act *cpu_prepare(const struct fwd *f, const struct dk_par *par, unsigned forms,
+                                 const float *x, size_t ldx, uint32_t k, const float *norm,
+                                 const uint32_t *rows, uint32_t n)
 {
     struct backend_model *m = f->m;
     bool own = n <= CPU_SMALL_ROWS;
@@ -82,6 +83,25 @@ static const struct dk_act *prepare(const struct fwd *f, const struct dk_par *pa
 
 /* ---- stages of a layer ---------------------------------------------------------------------- */
 
+void cpu_angles(const struct backend_model *m, uint32_t pos, float *cs)
+{
+    const uint32_t half = m->cfg.head_dim / 2;
+    for (uint32_t i = 0; i < half; i++)
+        dk_sincosf((float)pos * m->inv_freq[i], &cs[half + i], &cs[i]);
+}
+
+static void embed_row(const struct backend_model *m, uint32_t token, float *x)
+{
+    if (!m->embed) {
+        dk_weight_row(&m->head, token, x);
+        return;
+    }
+    cpu_file_row(m->embed, token, m->cfg.hidden, x);
+    if (m->opt.dtype == BACKEND_DTYPE_BF16)
+        for (uint32_t i = 0; i < m->cfg.hidden; i++)
+            x[i] = dk_bf16_to_f32(dk_f32_to_bf16(x[i]));
+}
+
 static void embed_rows(const struct fwd *f, const struct dk_par *par)
 {
     struct backend_model *m = f->m;
@@ -90,18 +110,8 @@ static void embed_rows(const struct fwd *f, const struct dk_par *par)
     for (size_t r = a; r < b; r++) {
         const struct fwd_row *row = &f->b->rows[r];
         float *x = m->s.x + r * m->s.ld_x;
-        if (!m->embed) {
-            dk_weight_row(&m->head, row->token, x);
-        } else {
-            cpu_file_row(m->embed, row->token, m->cfg.hidden, x);
-            if (m->opt.dtype == BACKEND_DTYPE_BF16)
-                for (uint32_t i = 0; i < m->cfg.hidden; i++)
-                    x[i] = dk_bf16_to_f32(dk_f32_to_bf16(x[i]));
-        }
-        const uint32_t half = m->cfg.head_dim / 2;
-        float *cs = m->s.cs + r * m->cfg.head_dim;
-        for (uint32_t i = 0; i < half; i++)
-            dk_sincosf((float)row->pos * m->inv_freq[i], &cs[half + i], &cs[i]);
+        embed_row(m->target && !m->embed ? m->target : m, row->token, x);
+        cpu_angles(m, row->pos, m->s.cs + r * m->cfg.head_dim);
     }
 }
 
@@ -161,24 +171,25 @@ static void keep_live(const struct fwd *f, const struct dk_par *par)
 
 static void run_layer(const struct fwd *f, const struct dk_par *par, uint32_t layer)
 {
-    const struct cpu_rows *rows = &f->all;
     struct backend_model *m = f->m;
+    bool window = f->windowed && (m->cfg.drafter->sliding >> layer & 1);
+    const struct cpu_rows *rows = window ? &f->window[0] : &f->all;
     const struct cpu_layer *l = &m->layers[layer];
     const uint32_t nq = m->cfg.n_heads * m->cfg.head_dim;
     uint32_t n = rows->n;
     const struct dk_act *act;
 
-    act = prepare(f, par, dk_weight_form(&l->q) | dk_weight_form(&l->k) | dk_weight_form(&l->v),
-                  m->s.x, m->s.ld_x, m->cfg.hidden, l->attn_norm, NULL, n);
+    act = cpu_prepare(f, par, dk_weight_form(&l->q) | dk_weight_form(&l->k) | dk_weight_form(&l->v),
+                      m->s.x, m->s.ld_x, m->cfg.hidden, l->attn_norm, NULL, n);
     struct dk_mm qkv[3] = {{.w = &l->q, .y = m->s.q, .ldy = m->s.ld_q},
                            {.w = &l->k, .y = m->s.k, .ldy = m->s.ld_kv},
                            {.w = &l->v, .y = m->s.v, .ldy = m->s.ld_kv}};
-    mm_group(f, par, qkv, 3, act);
+    cpu_mm_group(f, par, qkv, 3, act);
     dk_barrier(par);
     cpu_rotate_and_store(f, par, l);
     dk_barrier(par);
     if (layer + 1 == m->cfg.n_layers && f->live.n < n) {
-        rows = &f->live;
+        rows = window ? &f->window[1] : &f->live;
         n = rows->n;
         if (n == 0)
             return;
@@ -187,19 +198,20 @@ static void run_layer(const struct fwd *f, const struct dk_par *par, uint32_t la
     cpu_attention(f, par, rows, layer);
     dk_barrier(par);
 
-    act = prepare(f, par, dk_weight_form(&l->o), m->s.att, m->s.ld_q, nq, NULL, NULL, n);
+    act = cpu_prepare(f, par, dk_weight_form(&l->o), m->s.att, m->s.ld_q, nq, NULL, NULL, n);
     struct dk_mm o = {.w = &l->o, .y = m->s.x, .ldy = m->s.ld_x, .flags = DK_MM_ADD};
-    mm_group(f, par, &o, 1, act);
+    cpu_mm_group(f, par, &o, 1, act);
     dk_barrier(par);
 
-    act = prepare(f, par, dk_weight_form(&l->gate) | dk_weight_form(&l->up), m->s.x, m->s.ld_x,
-                  m->cfg.hidden, l->ffn_norm, NULL, n);
+    act = cpu_prepare(f, par, dk_weight_form(&l->gate) | dk_weight_form(&l->up), m->s.x, m->s.ld_x,
+                      m->cfg.hidden, l->ffn_norm, NULL, n);
     gate_up(f, par, l, act, n);
     dk_barrier(par);
 
-    act = prepare(f, par, dk_weight_form(&l->down), m->s.g, m->s.ld_f, m->cfg.ffn, NULL, NULL, n);
+    act =
+        cpu_prepare(f, par, dk_weight_form(&l->down), m->s.g, m->s.ld_f, m->cfg.ffn, NULL, NULL, n);
     struct dk_mm down = {.w = &l->down, .y = m->s.x, .ldy = m->s.ld_x, .flags = DK_MM_ADD};
-    mm_group(f, par, &down, 1, act);
+    cpu_mm_group(f, par, &down, 1, act);
     dk_barrier(par);
     copy_taps(f, par, rows, layer);
 }
@@ -211,16 +223,17 @@ static void run_head(const struct fwd *f, const struct dk_par *par)
     struct backend_model *m = f->m;
     float *const *out = m->s.head_out;
     for (uint32_t i = 0, j; i < f->n_head; i = j) {
-        ptrdiff_t ld = m->cfg.vocab_size;
+        ptrdiff_t ld = m->head.n;
         if (i + 1 < f->n_head && out[i + 1] - out[i] > ld)
             ld = out[i + 1] - out[i];
         for (j = i + 1; j < f->n_head; j++)
             if (out[j] - out[j - 1] != ld)
                 break;
-        const struct dk_act *act = prepare(f, par, dk_weight_form(&m->head), m->s.x, m->s.ld_x,
-                                           m->cfg.hidden, m->final_norm, m->s.head_rows + i, j - i);
+        const struct dk_act *act =
+            cpu_prepare(f, par, dk_weight_form(&m->head), m->s.x, m->s.ld_x, m->cfg.hidden,
+                        m->final_norm, m->s.head_rows + i, j - i);
         struct dk_mm mm = {.w = &m->head, .y = out[i], .ldy = (size_t)ld};
-        mm_group(f, par, &mm, 1, act);
+        cpu_mm_group(f, par, &mm, 1, act);
         if (j < f->n_head)
             dk_barrier(par); /* before the activations are prepared anew */
     }
@@ -246,16 +259,24 @@ int cpu_forward(struct backend_model *m, const struct fwd_batch *b, struct error
     struct cpu_scratch *s = &m->s;
     f.all = (struct cpu_rows){.n = b->n_rows, .paths = s->paths[0], .tiles = s->tiles[0]};
     f.live = (struct cpu_rows){.index = s->live_rows, .paths = s->paths[1], .tiles = s->tiles[1]};
+    f.windowed = b->window_paths != NULL;
+    for (int i = 0; i < 2 && f.windowed; i++)
+        f.window[i] = (struct cpu_rows){
+            .index = i ? s->live_rows : NULL, .paths = s->paths[2 + i], .tiles = s->tiles[2 + i]};
     bool last_tapped = b->n_taps && b->tap_layers[b->n_taps - 1] + 1 == m->cfg.n_layers;
     for (uint32_t r = 0; r < b->n_rows; r++) {
         const struct fwd_row *row = &b->rows[r];
         s->paths[0][r] = row->path;
+        if (f.windowed)
+            s->paths[2][r] = b->window_paths[r];
         if (!row->logits && !(row->taps && last_tapped))
             continue;
         if (row->logits) {
             s->head_rows[f.n_head] = f.live.n;
             s->head_out[f.n_head++] = row->logits;
         }
+        if (f.windowed)
+            s->paths[3][f.live.n] = b->window_paths[r];
         s->live_rows[f.live.n] = r;
         s->paths[1][f.live.n++] = row->path;
     }
@@ -263,6 +284,10 @@ int cpu_forward(struct backend_model *m, const struct fwd_batch *b, struct error
         atomic_store_explicit(&s->next_unit[l], 0, memory_order_relaxed);
     cpu_plan_attention(m, &f.all);
     cpu_plan_attention(m, &f.live);
+    for (int i = 0; i < 2 && f.windowed; i++) {
+        f.window[i].n = i ? f.live.n : b->n_rows;
+        cpu_plan_attention(m, &f.window[i]);
+    }
     dk_pool_run(m->pool, forward_region, &f);
     return 0;
 }

@@ -102,24 +102,42 @@ static unsigned resolve_threads(unsigned n)
     return n < 1 ? 1 : n < CPU_MAX_THREADS ? n : CPU_MAX_THREADS;
 }
 
-/* Bytes of the packed matrices. */
-static int packed_size(const struct model_file *f, const struct backend_options *o, size_t *ret,
-                       struct error *err)
+/* Matrices of a layer, or, for layer n_layers, those that belong to none: a drafter's fc, then the head
+ * last, which is the first to be read for a look-up. */
+static unsigned matrices_of(const struct model_file *f, const struct model_tensor *head,
+                            uint32_t layer, const struct model_tensor *ret[N_MATRICES])
 {
-    const struct model_config *c = model_file_config(f);
+    unsigned n = 0;
+    if (layer < model_file_config(f)->n_layers) {
+        for (unsigned i = 0; i < N_MATRICES; i++)
+            ret[n++] = model_file_tensor(f, layer_roles[i], layer);
+        return n;
+    }
+    const struct model_tensor *fc = model_file_tensor(f, MT_FC, 0);
+    if (fc)
+        ret[n++] = fc;
+    if (head)
+        ret[n++] = head;
+    return n;
+}
+
+/* Bytes of the packed matrices. */
+static int packed_size(const struct model_file *f, const struct model_tensor *head,
+                       const struct backend_options *o, size_t *ret, struct error *err)
+{
+    const struct model_tensor *t[N_MATRICES];
     struct dk_weight w;
     size_t total = 0;
-    int r = weight_shape(f, model_file_tensor(f, MT_HEAD, 0), o, &w, err);
-    if (r < 0)
-        return r;
-    bool fits = add_aligned(&total, w.bytes);
-    for (uint32_t l = 0; l < c->n_layers; l++)
-        for (unsigned i = 0; i < N_MATRICES; i++) {
-            r = weight_shape(f, model_file_tensor(f, layer_roles[i], l), o, &w, err);
+    bool fits = true;
+    for (uint32_t l = 0; l <= model_file_config(f)->n_layers; l++) {
+        unsigned n = matrices_of(f, head, l, t);
+        for (unsigned i = 0; i < n; i++) {
+            int r = weight_shape(f, t[i], o, &w, err);
             if (r < 0)
                 return r;
             fits = fits && add_aligned(&total, w.bytes);
         }
+    }
     if (!fits)
         return ERR(err, LIMIT, "%s: the weights exceed the address space", model_file_path(f));
     *ret = total;
@@ -132,6 +150,8 @@ static bool vectors_size(const struct model_file *f, size_t *ret)
     size_t total = 0;
     bool fits = add_aligned(&total, (size_t)c->hidden * sizeof(float)) &&
                 add_aligned(&total, (size_t)c->head_dim / 2 * sizeof(float));
+    if (c->drafter)
+        fits = fits && add_aligned(&total, (size_t)c->hidden * sizeof(float));
     for (uint32_t l = 0; l < c->n_layers; l++)
         for (unsigned i = 0; i < sizeof(vector_roles) / sizeof(*vector_roles); i++) {
             const struct model_tensor *t = model_file_tensor(f, vector_roles[i], l);
@@ -151,39 +171,37 @@ static bool kv_layer_size(const struct model_config *c, const struct backend_opt
            size_mul(n, o->n_kv_blocks, &n) && size_round_up(n, ALIGN, ret);
 }
 
-static int measure(const struct model_file *f, const struct backend_options *o, unsigned n_threads,
-                   size_t *packed, size_t *vectors, size_t *kv, size_t *scratch, struct error *err)
+int cpu_measure(const struct model_file *f, const struct model_tensor *head,
+                const struct backend_options *o, unsigned n_threads, struct backend_memory *ret,
+                struct error *err)
 {
     const struct model_config *c = model_file_config(f);
     struct cpu_scratch s;
     struct cpu_thread t[CPU_MAX_THREADS];
+    size_t packed = 0, vectors, layer, kv, scratch;
     int r = check_options(o, err);
+    if (r == 0)
+        r = packed_size(f, head, o, &packed, err);
     if (r < 0)
         return r;
-    r = packed_size(f, o, packed, err);
-    if (r < 0)
-        return r;
-    size_t layer;
-    if (!vectors_size(f, vectors) || !kv_layer_size(c, o, &layer) ||
-        !size_mul(layer, (size_t)2 * c->n_layers, kv) ||
-        cpu_scratch_layout(c, o, n_threads, NULL, &s, t, scratch) < 0)
+    if (!vectors_size(f, &vectors) || !kv_layer_size(c, o, &layer) ||
+        !size_mul(layer, (size_t)2 * c->n_layers, &kv) ||
+        cpu_scratch_layout(c, o, n_threads, NULL, &s, t, &scratch) < 0 ||
+        !size_add(packed, vectors, &layer))
         return ERR(err, LIMIT, "%s: the memory needed exceeds the address space",
                    model_file_path(f));
+    *ret = (struct backend_memory){.weight_bytes = model_file_weight_bytes(f),
+                                   .packed_bytes = packed + vectors,
+                                   .kv_bytes = kv,
+                                   .scratch_bytes = scratch};
     return 0;
 }
 
 int cpu_plan(const struct model_file *f, const struct backend_options *o,
              struct backend_memory *ret, struct error *err)
 {
-    size_t packed, vectors, kv, scratch;
-    int r = measure(f, o, resolve_threads(o->n_threads), &packed, &vectors, &kv, &scratch, err);
-    if (r < 0)
-        return r;
-    *ret = (struct backend_memory){.weight_bytes = model_file_weight_bytes(f),
-                                   .packed_bytes = packed + vectors,
-                                   .kv_bytes = kv,
-                                   .scratch_bytes = scratch};
-    return 0;
+    return cpu_measure(f, model_file_tensor(f, MT_HEAD, 0), o, resolve_threads(o->n_threads), ret,
+                       err);
 }
 
 /* ---- packing -------------------------------------------------------------------------------- */
@@ -277,6 +295,8 @@ static int load_vectors(struct backend_model *m)
     rope_inv_freq(&m->cfg, m->inv_freq);
     at += ((size_t)m->cfg.head_dim / 2 * sizeof(float) + ALIGN - 1) / ALIGN * ALIGN;
     int r = take_vector(f, model_file_tensor(f, MT_FINAL_NORM, 0), &at, &m->final_norm);
+    if (r == 0)
+        r = take_vector(f, model_file_tensor(f, MT_HIDDEN_NORM, 0), &at, &m->hidden_norm);
     for (uint32_t l = 0; r == 0 && l < m->cfg.n_layers; l++)
         for (unsigned i = 0; r == 0 && i < sizeof(vector_roles) / sizeof(*vector_roles); i++)
             r = take_vector(f, model_file_tensor(f, vector_roles[i], l), &at,
@@ -298,29 +318,35 @@ static int place_weight(struct backend_model *m, const struct model_tensor *t, s
 }
 
 /* Largest row among tensors that are converted, 0 without any. */
-static uint32_t converted_k(const struct backend_model *m)
+static uint32_t converted_k(const struct backend_model *m, const struct model_tensor *head)
 {
+    const struct model_tensor *t[N_MATRICES];
     uint32_t k = 0;
-    const struct model_file *f = m->file;
-    const struct model_tensor *t = model_file_tensor(f, MT_HEAD, 0);
-    if (stored_type(t, &m->opt) != t->type)
-        k = (uint32_t)t->dims[1];
-    for (uint32_t l = 0; l < m->cfg.n_layers; l++)
-        for (unsigned i = 0; i < N_MATRICES; i++) {
-            t = model_file_tensor(f, layer_roles[i], l);
-            if (stored_type(t, &m->opt) != t->type && t->dims[1] > k)
-                k = (uint32_t)t->dims[1];
-        }
+    for (uint32_t l = 0; l <= m->cfg.n_layers; l++) {
+        unsigned n = matrices_of(m->file, head, l, t);
+        for (unsigned i = 0; i < n; i++)
+            if (stored_type(t[i], &m->opt) != t[i]->type && t[i]->dims[1] > k)
+                k = (uint32_t)t[i]->dims[1];
+    }
     return k;
 }
 
-static int pack_all(struct backend_model *m, void (*progress)(void *, uint64_t, uint64_t),
-                    void *arg, struct error *err)
+/* Where the matrices of matrices_of() go. */
+static struct dk_weight *weight_of(struct backend_model *m, uint32_t layer, unsigned i)
+{
+    if (layer < m->cfg.n_layers)
+        return layer_weight(&m->layers[layer], i);
+    return m->cfg.drafter && i == 0 ? &m->fc : &m->head;
+}
+
+static int pack_all(struct backend_model *m, const struct model_tensor *head,
+                    void (*progress)(void *, uint64_t, uint64_t), void *arg, struct error *err)
 {
     struct model_file *f = m->file;
     struct pack_task tasks[N_MATRICES];
+    const struct model_tensor *t[N_MATRICES];
     char *staging[CPU_MAX_THREADS] = {NULL};
-    uint32_t k = converted_k(m);
+    uint32_t k = converted_k(m, head);
     /* One row as floats and a panel's 16 rows in the stored type. */
     size_t per_thread = (size_t)k * sizeof(float) * 17, at = 0, done = 0;
     _cleanup_free_ char *mem = NULL;
@@ -333,13 +359,9 @@ static int pack_all(struct backend_model *m, void (*progress)(void *, uint64_t, 
     }
     struct pack_region region = {.tasks = tasks, .staging = staging};
     for (uint32_t l = 0; l <= m->cfg.n_layers; l++) {
-        unsigned n = 0;
-        for (unsigned i = 0; l < m->cfg.n_layers && i < N_MATRICES; i++)
-            tasks[n++] = (struct pack_task){model_file_tensor(f, layer_roles[i], l),
-                                            layer_weight(&m->layers[l], i)};
-        if (l == m->cfg.n_layers) /* the head last: it is the first to be read for a look-up */
-            tasks[n++] = (struct pack_task){model_file_tensor(f, MT_HEAD, 0), &m->head};
+        unsigned n = matrices_of(f, head, l, t);
         for (unsigned i = 0; i < n; i++) {
+            tasks[i] = (struct pack_task){t[i], weight_of(m, l, i)};
             int r = place_weight(m, tasks[i].t, tasks[i].w, &at, err);
             if (r < 0)
                 return r;
@@ -373,14 +395,18 @@ static void *map_region(size_t bytes, void **ret, struct error *err, const char 
     return *ret;
 }
 
-static int load_into(struct backend_model *m, void (*progress)(void *, uint64_t, uint64_t),
-                     void *arg, struct error *err)
+int cpu_load_into(struct backend_model *m, const struct model_tensor *head,
+                  void (*progress)(void *, uint64_t, uint64_t), void *arg, struct error *err)
 {
     uint64_t t0 = clock_now_ns();
-    int r = measure(m->file, &m->opt, m->n_threads, &m->packed_bytes, &m->vectors_bytes,
-                    &m->kv_bytes, &m->scratch_bytes, err);
+    int r = cpu_measure(m->file, head, &m->opt, m->n_threads, &m->mem, err);
     if (r < 0)
         return r;
+    if (!vectors_size(m->file, &m->vectors_bytes))
+        return ERR(err, INTERNAL, "vector sizes changed while loading");
+    m->packed_bytes = m->mem.packed_bytes - m->vectors_bytes;
+    m->kv_bytes = m->mem.kv_bytes;
+    m->scratch_bytes = m->mem.scratch_bytes;
     m->layers = mem_calloc(m->cfg.n_layers, sizeof(*m->layers));
     if (!m->layers)
         return ERR_NOMEM(err);
@@ -389,13 +415,14 @@ static int load_into(struct backend_model *m, void (*progress)(void *, uint64_t,
         !map_region(m->kv_bytes, &m->kv, err, "the KV pool") ||
         !map_region(m->scratch_bytes, &m->scratch, err, "activations"))
         return DEDIT_E_NOMEM;
-    r = dk_pool_new(m->n_threads, &m->pool, err);
-    if (r < 0)
+    if (m->target)
+        m->pool = m->target->pool;
+    else if ((r = dk_pool_new(m->n_threads, &m->pool, err)) < 0)
         return r;
     uint64_t t1 = clock_now_ns();
     if (load_vectors(m) < 0)
         return ERR(err, INTERNAL, "vector sizes changed while loading");
-    r = pack_all(m, progress, arg, err);
+    r = pack_all(m, head, progress, arg, err);
     if (r < 0)
         return r;
     uint64_t t2 = clock_now_ns();
@@ -419,10 +446,6 @@ static int load_into(struct backend_model *m, void (*progress)(void *, uint64_t,
     m->timing = (struct backend_timing){.map = (double)(t1 - t0) * 1e-9,
                                         .pack = (double)(t2 - t1) * 1e-9,
                                         .warm = (double)(t3 - t2) * 1e-9};
-    m->mem = (struct backend_memory){.weight_bytes = model_file_weight_bytes(m->file),
-                                     .packed_bytes = m->packed_bytes + m->vectors_bytes,
-                                     .kv_bytes = m->kv_bytes,
-                                     .scratch_bytes = m->scratch_bytes};
     return 0;
 }
 
@@ -443,7 +466,7 @@ int cpu_load(struct model_file *f, const struct backend_options *o,
     m->n_threads = resolve_threads(o->n_threads);
     m->embed = m->cfg.tied ? NULL : model_file_tensor(f, MT_EMBED, 0);
     m->scale = (float)(1.0 / __builtin_sqrt((double)m->cfg.head_dim));
-    r = load_into(m, progress, arg, err);
+    r = cpu_load_into(m, model_file_tensor(f, MT_HEAD, 0), progress, arg, err);
     if (r < 0) {
         cpu_free(m);
         return r;
@@ -456,7 +479,8 @@ void cpu_free(struct backend_model *m)
 {
     if (!m)
         return;
-    dk_pool_free(m->pool);
+    if (!m->target)
+        dk_pool_free(m->pool);
     mem_unmap_pages(m->packed, m->packed_bytes);
     mem_unmap_pages(m->vectors, m->vectors_bytes);
     mem_unmap_pages(m->kv, m->kv_bytes);

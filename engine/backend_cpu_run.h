@@ -23,10 +23,22 @@ struct fwd {
     const struct fwd_batch *b;
     struct cpu_rows all;
     struct cpu_rows live; /* whose last layer somebody reads */
+    struct cpu_rows window[2]; /* the same two as layers with a window see them (drafters) */
+    bool windowed;
     uint32_t n_head;      /* rows with logits: s.head_rows of the live ones, into s.head_out */
 };
 
+/* backend_cpu_forward.c: products of a region that is not a forward pass (features of a drafter). */
+void cpu_mm_group(const struct fwd *f, const struct dk_par *par, const struct dk_mm *mms, unsigned n,
+                  const struct dk_act *act);
+const struct dk_act *cpu_prepare(const struct fwd *f, const struct dk_par *par, unsigned forms,
+                                 const float *x, size_t ldx, uint32_t k, const float *norm,
+                                 const uint32_t *rows, uint32_t n);
+void cpu_angles(const struct backend_model *m, uint32_t pos, float *cs);
+
 /* backend_cpu_attention.c */
+/* K/V of row r of the scratch memory: bias, norm, rotation, into the pool. */
+void cpu_store_kv(struct backend_model *m, const struct cpu_layer *l, uint32_t r, uint32_t slot);
 void cpu_plan_attention(const struct backend_model *m, struct cpu_rows *rows);
 /* Biases, norms, rotations, and K/V into the pool, of all rows. */
 void cpu_rotate_and_store(const struct fwd *f, const struct dk_par *par, const struct cpu_layer *l);

@@ -2,6 +2,7 @@
 /* Cuts the activation memory of the CPU backend into its parts; run once to count, once for real. */
 #include "base/checked.h"
 #include "engine/backend_cpu.h"
+#include "engine/drafter_file.h"
 
 struct carver {
     char *base;
@@ -40,7 +41,9 @@ int cpu_scratch_layout(const struct model_config *cfg, const struct backend_opti
     struct carver c = {.base = base};
     const size_t rows = o->max_rows;
     const uint32_t nq = cfg->n_heads * cfg->head_dim;
-    const uint32_t max_k = max_u32(max_u32(cfg->hidden, nq), cfg->ffn);
+    const struct drafter_config *d = cfg->drafter;
+    const uint32_t taps = d ? d->n_taps * d->target_hidden : 0;
+    const uint32_t max_k = max_u32(max_u32(max_u32(cfg->hidden, nq), cfg->ffn), taps);
 
     s->ld_x = stride(cfg->hidden);
     s->ld_q = stride(nq);
@@ -55,7 +58,8 @@ int cpu_scratch_layout(const struct model_config *cfg, const struct backend_opti
     s->g = carve(&c, rows * s->ld_f, sizeof(float));
     s->u = carve(&c, rows * s->ld_f, sizeof(float));
     s->cs = carve(&c, rows * cfg->head_dim, sizeof(float));
-    for (int i = 0; i < 2; i++) {
+    const int kinds = d && d->sliding ? 4 : 2;
+    for (int i = 0; i < kinds; i++) {
         s->paths[i] = carve(&c, rows, sizeof(*s->paths[i]));
         s->tiles[i] = carve(&c, rows, sizeof(*s->tiles[i]));
     }

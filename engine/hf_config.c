@@ -359,6 +359,23 @@ int model_config_check(const struct model_config *c, const char *file, struct er
     return 0;
 }
 
+int hf_architecture(const struct js_obj *o, struct model_config *c, struct error *err)
+{
+    int r = check_refused(o, c, err);
+    if (r >= 0)
+        r = check_activation(o, err);
+    if (r >= 0)
+        r = parse_sizes(o, c, err);
+    if (r >= 0)
+        r = parse_rope(o, c, err);
+    if (r >= 0)
+        r = model_config_check(c, o->file, err);
+    c->qkv_bias = c->family == MODEL_QWEN2;
+    c->qk_norm = c->family == MODEL_QWEN3;
+    c->rope_pairing = DK_ROPE_HALVES;
+    return r;
+}
+
 int hf_config_parse(const struct hf_texts *t, struct model_config *ret, struct error *err)
 {
     struct model_config c = {0};
@@ -369,23 +386,11 @@ int hf_config_parse(const struct hf_texts *t, struct model_config *ret, struct e
     struct js_obj o = js_root(root, t->config.name);
     r = parse_family(&o, &c, err);
     if (r >= 0)
-        r = check_refused(&o, &c, err);
-    if (r >= 0)
-        r = check_activation(&o, err);
-    if (r >= 0)
-        r = parse_sizes(&o, &c, err);
+        r = hf_architecture(&o, &c, err);
     if (r >= 0)
         r = check_window(&o, &c, err);
     if (r >= 0)
-        r = parse_rope(&o, &c, err);
-    if (r >= 0)
-        r = model_config_check(&c, o.file, err);
-    if (r < 0)
-        return r;
-    c.qkv_bias = c.family == MODEL_QWEN2;
-    c.qk_norm = c.family == MODEL_QWEN3;
-    c.rope_pairing = DK_ROPE_HALVES;
-    r = hf_token_ids(t, &o, &c, err);
+        r = hf_token_ids(t, &o, &c, err);
     if (r < 0)
         return r;
     *ret = c;

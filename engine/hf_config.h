@@ -30,6 +30,9 @@ int hf_config_parse(const struct hf_texts *t, struct model_config *ret, struct e
  * (mem_free), or NULL when there is none. */
 int hf_chat_template(const struct hf_text *tokenizer_config, char **ret, struct error *err);
 
+/* Part, for models and drafters: sizes, RoPE and what is refused, once c->family is known; not the
+ * layers' kinds of attention. */
+int hf_architecture(const struct js_obj *o, struct model_config *c, struct error *err);
 /* Parts: the stop ids and BOS of all files (c->vocab_size is set). */
 int hf_token_ids(const struct hf_texts *t, const struct js_obj *config, struct model_config *c,
                  struct error *err);

@@ -10,6 +10,7 @@ libdedit_engine_a_SOURCES = \
 	%D%/backend_cpu.c \
 	%D%/backend_cpu.h \
 	%D%/backend_cpu_attention.c \
+	%D%/backend_cpu_drafter.c \
 	%D%/backend_cpu_forward.c \
 	%D%/backend_cpu_load.c \
 	%D%/backend_cpu_run.h \
@@ -24,8 +25,18 @@ libdedit_engine_a_SOURCES = \
 	%D%/chat_template.c \
 	%D%/chat_template.h \
 	%D%/commit.c \
+	%D%/ddtree.c \
+	%D%/ddtree.h \
 	%D%/detokenizer.c \
 	%D%/draft_script.c \
+	%D%/drafter.c \
+	%D%/drafter.h \
+	%D%/drafter_bind.c \
+	%D%/drafter_file.c \
+	%D%/drafter_file.h \
+	%D%/drafter_gguf.c \
+	%D%/drafter_internal.h \
+	%D%/drafter_pick.c \
 	%D%/drafting.c \
 	%D%/drafting.h \
 	%D%/engine.c \

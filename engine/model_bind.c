@@ -13,17 +13,20 @@
 #define NAME_BYTES 96
 
 /* Sizes that shapes are made of. */
-enum dim { D_NONE, D_VOCAB, D_HIDDEN, D_Q, D_KV, D_HEAD, D_FFN };
-enum when { W_ALWAYS, W_UNTIED, W_QKV_BIAS, W_QK_NORM };
+enum dim { D_NONE, D_VOCAB, D_OUT, D_HIDDEN, D_Q, D_KV, D_HEAD, D_FFN, D_TAPS };
+enum when { W_ALWAYS, W_EMBED, W_HEAD, W_DRAFTER, W_QKV_BIAS, W_QK_NORM };
 
 static const struct role_info {
     const char *hf, *gguf; /* after the layer's prefix */
     enum dim out, in;      /* in D_NONE: a vector */
     enum when when;
 } roles[MT_ROLE_COUNT] = {
-    [MT_EMBED] = {"model.embed_tokens.weight", "token_embd.weight", D_VOCAB, D_HIDDEN, W_ALWAYS},
+    [MT_EMBED] = {"model.embed_tokens.weight", "token_embd.weight", D_VOCAB, D_HIDDEN, W_EMBED},
     [MT_FINAL_NORM] = {"model.norm.weight", "output_norm.weight", D_HIDDEN, D_NONE, W_ALWAYS},
-    [MT_HEAD] = {"lm_head.weight", "output.weight", D_VOCAB, D_HIDDEN, W_UNTIED},
+    [MT_HEAD] = {"lm_head.weight", "output.weight", D_OUT, D_HIDDEN, W_HEAD},
+    [MT_FC] = {"fc.weight", "fc.weight", D_HIDDEN, D_TAPS, W_DRAFTER},
+    [MT_HIDDEN_NORM] = {"hidden_norm.weight", "enc.output_norm.weight", D_HIDDEN, D_NONE,
+                        W_DRAFTER},
     [MT_ATTN_NORM] = {"input_layernorm.weight", "attn_norm.weight", D_HIDDEN, D_NONE, W_ALWAYS},
     [MT_Q] = {"self_attn.q_proj.weight", "attn_q.weight", D_Q, D_HIDDEN, W_ALWAYS},
     [MT_K] = {"self_attn.k_proj.weight", "attn_k.weight", D_KV, D_HIDDEN, W_ALWAYS},
@@ -54,6 +57,10 @@ static uint64_t dim_size(const struct model_config *c, enum dim d)
         return 1;
     case D_VOCAB:
         return c->vocab_size;
+    case D_OUT:
+        return c->drafter ? c->drafter->draft_vocab : c->vocab_size;
+    case D_TAPS:
+        return c->drafter ? (uint64_t)c->drafter->n_taps * c->drafter->target_hidden : 0;
     case D_HIDDEN:
         return c->hidden;
     case D_Q:
@@ -73,8 +80,12 @@ static bool exists(const struct model_config *c, enum when w)
     switch (w) {
     case W_ALWAYS:
         return true;
-    case W_UNTIED:
-        return !c->tied;
+    case W_EMBED:
+        return !c->drafter || c->drafter->own_embed;
+    case W_HEAD:
+        return c->drafter ? c->drafter->own_head : !c->tied;
+    case W_DRAFTER:
+        return c->drafter != NULL;
     case W_QKV_BIAS:
         return c->qkv_bias;
     case W_QK_NORM:
@@ -99,15 +110,30 @@ struct src_tensor *src_find(const struct src_table *s, const char *name)
     return ref ? &s->t[ref->index] : NULL;
 }
 
+/* Drafters' files have no fixed prefix: "model." is taken off here and looked for both ways. */
+static const char *without_model(const char *name)
+{
+    return strncmp(name, "model.", 6) ? name : name + 6;
+}
+
+static struct src_tensor *find_role(const struct binder *b, const char *name)
+{
+    return b->f->cfg.drafter && b->s->hf ? src_find_drafter(b->s, name) : src_find(b->s, name);
+}
+
 static void role_name(const struct binder *b, enum model_tensor_role r, uint32_t layer,
                       char buf[NAME_BYTES])
 {
     const char *suffix = b->s->hf ? roles[r].hf : roles[r].gguf;
+    const char *layers = b->s->hf ? "model.layers" : "blk";
+    if (b->f->cfg.drafter) {
+        suffix = without_model(suffix);
+        layers = without_model(layers);
+    }
     if (r < MT_ATTN_NORM)
         snprintf(buf, NAME_BYTES, "%s", suffix);
     else
-        snprintf(buf, NAME_BYTES, "%s.%" PRIu32 ".%s", b->s->hf ? "model.layers" : "blk", layer,
-                 suffix);
+        snprintf(buf, NAME_BYTES, "%s.%" PRIu32 ".%s", layers, layer, suffix);
 }
 
 /* "[128, 64]" */
@@ -196,7 +222,7 @@ static int bind_role(const struct binder *b, enum model_tensor_role r, uint32_t 
     if (!exists(c, roles[r].when))
         return 0;
     role_name(b, r, layer, name);
-    struct src_tensor *src = src_find(b->s, name);
+    struct src_tensor *src = find_role(b, name);
     if (!src)
         return ERR(b->err, FORMAT, "%s: tensor \"%s\" %s is missing", b->s->missing, name,
                    shape_text(vector ? 1 : 2, want, shape));
@@ -259,7 +285,7 @@ static bool may_ignore(const struct binder *b, const struct src_tensor *t)
         return true;
     /* A tied model may repeat its embedding as the head; the reference program ignores it. */
     const char *head = roles[MT_HEAD].hf;
-    return b->f->cfg.tied && t->name_len == strlen(head) && !memcmp(t->name, head, t->name_len);
+    return b->f->cfg.tied && !b->f->cfg.drafter && t->name_len == strlen(head) && !memcmp(t->name, head, t->name_len);
 }
 
 static int check_all_used(const struct binder *b)
@@ -271,8 +297,8 @@ static int check_all_used(const struct binder *b)
             continue;
         return ERR(b->err, UNSUPPORTED,
                    "%s: tensor \"%.*s\" is no part of a %s model of %" PRIu32 " layers%s", t->file,
-                   SRC_NAME(t), model_family_name(c->family), c->n_layers,
-                   b->s->hf && c->tied ? " with tied embeddings" : "");
+                   SRC_NAME(t), c->drafter ? "DFlash" : model_family_name(c->family), c->n_layers,
+                   b->s->hf && c->tied && !c->drafter ? " with tied embeddings" : "");
     }
     return 0;
 }
@@ -285,7 +311,7 @@ int model_bind(struct model_file *f, const struct src_table *s, struct error *er
     f->tensors = arena_zalloc(f->arena, n * sizeof(*f->tensors));
     if (!f->tensors)
         return ERR_NOMEM(err);
-    int r = 0;
+    int r = c->drafter ? drafter_look(f, s, err) : 0;
     for (int role = 0; role < MT_ATTN_NORM && r >= 0; role++)
         r = bind_role(&b, (enum model_tensor_role)role, 0, &f->tensors[role]);
     for (uint32_t l = 0; l < c->n_layers; l++) {
@@ -293,7 +319,9 @@ int model_bind(struct model_file *f, const struct src_table *s, struct error *er
         for (int role = MT_ATTN_NORM; role < MT_ROLE_COUNT && r >= 0; role++)
             r = bind_role(&b, (enum model_tensor_role)role, l, &layer[role - MT_ATTN_NORM]);
     }
-    if (r >= 0 && c->tied)
+    if (r >= 0 && c->drafter)
+        r = drafter_bind(f, s, err);
+    else if (r >= 0 && c->tied)
         f->tensors[MT_HEAD] = f->tensors[MT_EMBED];
     if (r >= 0)
         r = bind_freq_factors(&b);

@@ -21,6 +21,7 @@ const char *model_family_name(enum model_family f);
 enum rope_scaling { ROPE_SCALING_NONE, ROPE_SCALING_LINEAR, ROPE_SCALING_LLAMA3 };
 
 #define MODEL_MAX_STOP_IDS 16
+struct drafter_config; /* engine/drafter_file.h */
 
 struct model_config {
     enum model_family family;
@@ -37,6 +38,7 @@ struct model_config {
     double rope_factor, rope_low_freq_factor, rope_high_freq_factor;
     uint32_t rope_original_context;
     const float *rope_freq_factors; /* head_dim/2 divisors of the inverse frequencies, or NULL */
+    const struct drafter_config *drafter; /* NULL: a model that stands alone */
 
     /* End of sequence: the union of generation_config, config and tokenizer files. */
     uint32_t eos_ids[MODEL_MAX_STOP_IDS];
@@ -49,6 +51,8 @@ enum model_tensor_role {
     MT_EMBED,      /* [vocab, hidden] */
     MT_FINAL_NORM, /* [hidden] */
     MT_HEAD,       /* [vocab, hidden]; the embedding when tied */
+    MT_FC,          /* drafters: [hidden, taps * target's hidden] */
+    MT_HIDDEN_NORM, /* drafters: [hidden] */
     MT_ATTN_NORM,  /* per layer from here on; [hidden] */
     MT_Q,          /* [n_heads * head_dim, hidden] */
     MT_K,          /* [n_kv_heads * head_dim, hidden] */

@@ -124,6 +124,8 @@ static int check_refused(const struct reader *r, const struct model_config *c)
     char key[KEY_BYTES];
     uint32_t window = 0;
     bool causal = true;
+    if (c->drafter)
+        return 0; /* it says itself what its rows see */
     int code = gguf_get_u32(r->g, full_key(r, "attention.sliding_window", key), &window, r->err);
     if (code < 0)
         return code;
@@ -253,6 +255,13 @@ static int parse_config(const struct reader *r, struct model_config *c)
     return code;
 }
 
+int gguf_architecture(const struct gguf *g, const char *arch, struct model_config *c,
+                      struct error *err)
+{
+    struct reader r = {g, arch, err};
+    return parse_config(&r, c);
+}
+
 /* The embedding's rows; the file's other two opinions must agree. */
 static int parse_vocabulary(const struct reader *r, struct model_config *c)
 {
@@ -325,12 +334,19 @@ static int parse_tokens(const struct reader *r, struct model_config *c)
     return 0;
 }
 
-static int list_tensors(struct model_file *f, struct src_table *s, struct error *err)
+int gguf_list_tensors(struct model_file *f, struct error *err)
 {
     const struct gguf *g = f->gguf;
-    for (size_t i = 0; i < s->n; i++) {
+    struct src_table s = {.n = gguf_n_tensors(g), .missing = f->path};
+    _cleanup_free_ struct src_tensor *tensors = mem_array(s.n, sizeof(*tensors));
+    _cleanup_free_ struct name_ref *names = mem_array(s.n, sizeof(*names));
+    if (!tensors || !names)
+        return ERR_NOMEM(err);
+    s.t = tensors;
+    s.names = names;
+    for (size_t i = 0; i < s.n; i++) {
         const struct gguf_tensor *t = gguf_tensor_at(g, i);
-        struct src_tensor *out = &s->t[i];
+        struct src_tensor *out = &s.t[i];
         *out = (struct src_tensor){.name = t->name.s,
                                    .name_len = t->name.len,
                                    .file = f->path,
@@ -341,14 +357,14 @@ static int list_tensors(struct model_file *f, struct src_table *s, struct error 
                                    .bytes = t->bytes};
         for (uint32_t d = 0; d < t->n_dims; d++)
             out->dims[d] = t->dims[t->n_dims - 1 - d];
-        s->names[i] = (struct name_ref){out->name, out->name_len, (uint32_t)i};
+        s.names[i] = (struct name_ref){out->name, out->name_len, (uint32_t)i};
     }
-    names_sort(s->names, s->n);
-    return model_bind(f, s, err);
+    names_sort(s.names, s.n);
+    return model_bind(f, &s, err);
 }
 
 /* general.name, or the file's name without ".gguf". */
-static int take_name(struct model_file *f, struct error *err)
+int gguf_take_name(struct model_file *f, struct error *err)
 {
     struct gguf_str name;
     int r = gguf_get_str(f->gguf, "general.name", &name, err);
@@ -389,17 +405,10 @@ int model_from_gguf(struct model_file *f, struct error *err)
     if (r >= 0)
         r = parse_tokens(&reader, &f->cfg);
     if (r >= 0)
-        r = take_name(f, err);
+        r = gguf_take_name(f, err);
     if (r >= 0)
         r = take_chat_template(f, err);
     if (r < 0)
         return r;
-    struct src_table s = {.n = gguf_n_tensors(f->gguf), .missing = f->path};
-    _cleanup_free_ struct src_tensor *t = mem_array(s.n, sizeof(*t));
-    _cleanup_free_ struct name_ref *names = mem_array(s.n, sizeof(*names));
-    if (!t || !names)
-        return ERR_NOMEM(err);
-    s.t = t;
-    s.names = names;
-    return list_tensors(f, &s, err);
+    return gguf_list_tensors(f, err);
 }

@@ -83,16 +83,29 @@ static int read_tokenizer(struct model_file *f, struct part *p, struct error *er
     return 0;
 }
 
-static int read_configs(struct model_file *f, struct error *err)
+int hf_read_config(const struct model_file *f, char **ret_path, char **ret_text, size_t *ret_len,
+                   struct error *err)
 {
-    _cleanup_(part_done) struct part config = {0}, generation = {0}, tok_config = {0}, tok = {0},
-                                     jinja = {0};
+    _cleanup_(part_done) struct part config = {0};
     int r = read_part(f, "config.json", MAX_CONFIG_BYTES, &config, err);
     if (r >= 0 && !config.text)
         return ERR(err, NOT_FOUND,
                    "%s: has no config.json (a model is a .gguf file, or a folder with config.json "
                    "and safetensors)",
                    f->path);
+    if (r < 0)
+        return r;
+    *ret_path = TAKE_PTR(config.path);
+    *ret_text = TAKE_PTR(config.text);
+    *ret_len = config.len;
+    return 0;
+}
+
+static int read_configs(struct model_file *f, struct error *err)
+{
+    _cleanup_(part_done) struct part config = {0}, generation = {0}, tok_config = {0}, tok = {0},
+                                     jinja = {0};
+    int r = hf_read_config(f, &config.path, &config.text, &config.len, err);
     if (r >= 0)
         r = read_part(f, "generation_config.json", MAX_CONFIG_BYTES, &generation, err);
     if (r >= 0)
@@ -228,7 +241,7 @@ static int open_index(struct model_file *f, const struct part *index, struct err
 }
 
 /* model.safetensors wins over an index, as in the reference programs. */
-static int open_weights(struct model_file *f, char **ret_named, struct error *err)
+int hf_open_weights(struct model_file *f, char **ret_named, struct error *err)
 {
     _cleanup_(part_done) struct part index = {0};
     _cleanup_free_ char *single = path_join(f->path, "model.safetensors");
@@ -259,7 +272,7 @@ static enum dk_type dk_of(enum st_dtype t)
     return t == ST_F32 ? DK_F32 : t == ST_F16 ? DK_F16 : t == ST_BF16 ? DK_BF16 : DK_TYPE_COUNT;
 }
 
-static int list_tensors(struct model_file *f, const char *named, struct error *err)
+int hf_list_tensors(struct model_file *f, const char *named, struct error *err)
 {
     struct src_table s = {.hf = true, .missing = named};
     for (size_t i = 0; i < f->n_shards; i++)
@@ -291,7 +304,7 @@ static int list_tensors(struct model_file *f, const char *named, struct error *e
 }
 
 /* The folder's own name, also for "." and "models/x/". */
-static int take_name(struct model_file *f, struct error *err)
+int hf_take_name(struct model_file *f, struct error *err)
 {
     char full[PATH_MAX];
     const char *path = realpath(f->path, full) ? full : f->path;
@@ -305,8 +318,8 @@ int model_open_hf(struct model_file *f, struct error *err)
     _cleanup_free_ char *named = NULL;
     int r = read_configs(f, err);
     if (r >= 0)
-        r = take_name(f, err);
+        r = hf_take_name(f, err);
     if (r >= 0)
-        r = open_weights(f, &named, err);
-    return r < 0 ? r : list_tensors(f, named, err);
+        r = hf_open_weights(f, &named, err);
+    return r < 0 ? r : hf_list_tensors(f, named, err);
 }

@@ -84,6 +84,16 @@ check_PROGRAMS += %D%/unit/test-engine-round
 tests_unit_test_engine_round_SOURCES = %D%/unit/test-engine-round.c $(engine_fixtures)
 tests_unit_test_engine_round_LDADD = $(engine_test_libs) -lm
 
+check_PROGRAMS += %D%/unit/test-ddtree %D%/unit/test-drafter %D%/unit/test-drafter-file
+tests_unit_test_drafter_file_SOURCES = %D%/unit/test-drafter-file.c %D%/unit/draftergen.c \
+	%D%/unit/draftergen.h %D%/unit/modelgen.c %D%/unit/modelgen.h
+tests_unit_test_drafter_file_LDADD = $(engine_test_libs) -lm
+tests_unit_test_ddtree_SOURCES = %D%/unit/test-ddtree.c
+tests_unit_test_ddtree_LDADD = $(engine_test_libs) -lm
+tests_unit_test_drafter_SOURCES = %D%/unit/test-drafter.c %D%/unit/draftergen.c \
+	%D%/unit/draftergen.h %D%/unit/modelgen.c %D%/unit/modelgen.h
+tests_unit_test_drafter_LDADD = $(engine_test_libs) -lm
+
 check_PROGRAMS += %D%/unit/test-kv
 tests_unit_test_kv_SOURCES = %D%/unit/test-kv.c
 tests_unit_test_kv_LDADD = $(engine_test_libs)

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside of a drafter: drafter.c runs blocks, drafter_pick.c makes drafts of their logits. */
+#pragma once
+
+#include "engine/drafter.h"
+
+#define DRAFTER_MAX_PICK PROPOSAL_MAX_NODES /* candidates of a depth, at most the tree's budget */
+
+/* Words of noise that are needed: tokens [v0, v0 + n). */
+struct noise_run {
+    uint32_t v0, n;
+};
+
+/* What one row of logits becomes. */
+struct pick {
+    const struct draft_round *round;
+    const float *logits;
+    uint64_t pos;
+    uint32_t n_top; /* candidates wanted for a tree, 0: none */
+    /* Results. */
+    uint32_t token; /* of the target's vocabulary */
+    float confidence;
+    uint32_t n; /* candidates found */
+    uint32_t *top;
+    float *logp;
+};
+
+struct drafter {
+    const struct backend *backend;
+    struct backend_model *target, *model;
+    struct model_file *file;
+    const struct drafter_config *cfg;
+    const struct dk_ops *ops;
+    uint32_t target_vocab, max_rows, first_slot, max_context;
+
+    /* Buffers of a call. */
+    struct fwd_row *rows;              /* [max_rows] */
+    struct dk_attn_row *window_paths;  /* [max_rows], NULL without a window */
+    uint32_t *tails;                   /* of the blocks of a call */
+    size_t tails_block;                /* words of one block, beside one for each of its rows */
+    struct ctx_row *context;           /* [max_rows] */
+    struct drafter_block *blocks;      /* [max_rows / 2] */
+    uint32_t *tokens;                  /* [max_rows] */
+    float *logits;                     /* [n_logit_rows][draft_vocab] */
+    size_t logits_bytes;
+    uint32_t n_logit_rows;
+    struct pick *picks;   /* [n_logit_rows] */
+    uint32_t *top;        /* [n_logit_rows][DRAFTER_MAX_PICK] */
+    float *logp;
+    /* Of each thread that picks. */
+    unsigned n_threads;
+    float *noise;         /* [n_threads][target_vocab] */
+    float *scores;        /* [n_threads][draft_vocab] */
+    uint32_t *ids;        /* [n_threads][draft_vocab] */
+    size_t noise_bytes, scores_bytes;
+    struct noise_run *runs; /* NULL: the whole vocabulary is drafted from */
+    uint32_t n_runs;
+};
+
+/* Which noise a reduced vocabulary needs. */
+int drafter_make_runs(struct drafter *d, struct error *err);
+/* Picks of [0, n), on all threads. */
+void drafter_pick(struct drafter *d, uint32_t n);
+/* The proposal of a round whose last pass is done; picks: of its rows, in order. */
+void drafter_propose(struct draft_round *r, const struct pick *picks);
+/* Do the tokens of the last pass repeat those of an earlier one? */
+bool drafter_settled(const struct draft_round *r);
