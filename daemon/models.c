@@ -137,7 +137,7 @@ int models_init(struct server *s, struct error *err)
     int r = models_apply(s, err);
     for (struct model *m = s->models; m && r == 0; m = m->next)
         if (m->config.preload)
-            r = models_load(s, m, err);
+            r = models_load(s, m, false, err);
     return r;
 }
 
@@ -170,7 +170,7 @@ int models_add(struct server *s, const char *name, const char *path, struct mode
 
 static bool counts(const struct model *m)
 {
-    return m->served || m->state == MODEL_LOADING;
+    return m->served || (m->state == MODEL_LOADING && !m->load_waits);
 }
 
 uint32_t models_loaded(const struct server *s)
@@ -230,6 +230,19 @@ void models_load_task(void *object)
     engine_new(t->path, &t->config, on_progress, t->model, &t->engine, &t->error);
 }
 
+/* Everything is in use: the model that was loaded first takes no more requests. */
+static void drain_oldest(struct server *s)
+{
+    struct model *best = NULL;
+    for (struct model *m = s->models; m; m = m->next)
+        if (m->state == MODEL_READY && (!best || m->loaded_ns < best->loaded_ns))
+            best = m;
+    if (!best)
+        return; /* all are loading: again when one is ready */
+    best->evicted = true;
+    models_unload(s, best);
+}
+
 /* Room for one more?  0 yes; 1 once an eviction that was begun is over; BUSY never. */
 static int make_room(struct server *s, struct model *m, struct error *err)
 {
@@ -237,6 +250,7 @@ static int make_room(struct server *s, struct model *m, struct error *err)
         return 0;
     struct model *victim = least_recently_used(s);
     if (victim) {
+        victim->evicted = true;
         models_unload(s, victim);
         return 1;
     }
@@ -246,8 +260,21 @@ static int make_room(struct server *s, struct model *m, struct error *err)
                models_loaded(s), s->config->max_models);
 }
 
+static bool another_loads(const struct server *s, const struct model *m)
+{
+    for (const struct model *k = s->models; k; k = k->next)
+        if (k != m && k->state == MODEL_LOADING && !k->load_waits)
+            return true;
+    return false;
+}
+
 static int start_load(struct server *s, struct model *m, struct error *err)
 {
+    /* What is left of the memory is known when the load before it has ended. */
+    if (s->config->memory_limit && another_loads(s, m)) {
+        m->load_waits = true;
+        return 0;
+    }
     struct load_task *t = mem_zalloc(sizeof *t);
     if (!t || !(t->path = mem_strdup(m->path))) {
         mem_free(t);
@@ -268,13 +295,17 @@ static int start_load(struct server *s, struct model *m, struct error *err)
     return 0;
 }
 
-int models_load(struct server *s, struct model *m, struct error *err)
+int models_load(struct server *s, struct model *m, bool wait, struct error *err)
 {
     int r = make_room(s, m, err);
-    if (r < 0)
+    if (r < 0 && !wait)
         return r;
+    if (r < 0) {
+        drain_oldest(s);
+        r = 1;
+    }
     m->state = MODEL_LOADING;
-    m->load_waits = r > 0; /* begun by models_on_detached */
+    m->load_waits = r > 0; /* begun by retry_loads */
     if (r == 0) {
         r = start_load(s, m, err);
         if (r < 0) {
@@ -301,6 +332,53 @@ static void answer_waiters(struct model *m, bool unload, const struct error *e)
             peer_send_ok(w->peer, w->tag);
         mem_free(w);
     }
+}
+
+static void fail_load(struct server *s, struct model *m, const struct error *e)
+{
+    m->state = MODEL_FAILED;
+    m->load_waits = false;
+    m->error = *e;
+    answer_waiters(m, false, e);
+    server_model_settled(s, m);
+}
+
+/* Loads that wait for room. */
+static void retry_loads(struct server *s)
+{
+    for (struct model *k = s->models; k; k = k->next) {
+        struct error err = {0};
+        if (k->state != MODEL_LOADING || !k->load_waits)
+            continue;
+        bool preload = k->config.preload && !k->loaded_ns;
+        if (!preload && !k->waiting.len && !k->waiters) { /* nobody wants it any more */
+            k->state = MODEL_UNLOADED;
+            k->load_waits = false;
+            continue;
+        }
+        int r = make_room(s, k, &err);
+        if (r < 0)
+            drain_oldest(s);
+        if (r != 0)
+            continue;
+        if (start_load(s, k, &err) < 0)
+            fail_load(s, k, &err);
+    }
+}
+
+/* memory_limit: does the eviction of a model that nobody uses help?  Then the load is tried again. */
+static bool evict_for_memory(struct server *s, struct model *m, const struct error *e)
+{
+    struct model *victim = NULL;
+    if (e->code != DEDIT_E_LIMIT || !s->config->memory_limit || s->stopping)
+        return false;
+    victim = least_recently_used(s);
+    if (!victim)
+        return false;
+    m->load_waits = true;
+    victim->evicted = true;
+    models_unload(s, victim);
+    return true;
 }
 
 static int serve(struct server *s, struct model *m, struct engine *e, struct error *err)
@@ -340,23 +418,30 @@ void models_on_loaded(struct server *s)
             struct load_task *t = msg.object;
             struct model *m = t->model;
             int r = t->engine ? serve(s, m, t->engine, &t->error) : t->error.code;
-            if (r < 0) {
+            bool again = r < 0 && !t->engine && evict_for_memory(s, m, &t->error);
+            if (again) {
+                log_write(LOG_LEVEL_INFO, "model", NULL, "%s waits for memory: %s", m->name,
+                          t->error.msg);
+            } else if (r < 0) {
                 engine_free(t->engine);
-                m->state = MODEL_FAILED;
-                m->error = t->error;
+                fail_load(s, m, &t->error);
                 log_write(LOG_LEVEL_ERR, "model", NULL, "loading %s failed: %s", m->name,
                           t->error.msg);
             } else {
                 m->state = MODEL_READY;
-                m->last_used_ns = clock_now_ns();
+                m->evicted = false;
+                m->loaded_ns = m->last_used_ns = clock_now_ns();
                 log_write(LOG_LEVEL_INFO, "model", NULL, "%s is ready (%s)", m->name,
                           m->numeric_class);
             }
             mem_free(t->path);
             mem_free(t);
-            answer_waiters(m, false, r < 0 ? &m->error : NULL);
-            server_model_settled(s, m);
+            if (r == 0) {
+                answer_waiters(m, false, NULL);
+                server_model_settled(s, m);
+            }
             models_settle(s, m);
+            retry_loads(s);
         }
     while (!queue_sleep(q));
 }
@@ -385,7 +470,6 @@ void models_settle(struct server *s, struct model *m)
 void models_on_detached(struct server *s, struct served *v)
 {
     struct model *m = v->model;
-    struct error err = {0};
     m->past.steps += v->steps;
     m->past.prompt_tokens += v->prompt_tokens;
     m->past.generation_tokens += v->generation_tokens;
@@ -398,22 +482,10 @@ void models_on_detached(struct server *s, struct served *v)
     m->memory = (struct backend_memory){0};
     log_write(LOG_LEVEL_INFO, "model", NULL, "%s is unloaded", m->name);
     answer_waiters(m, true, NULL);
-    /* Loads that waited for room. */
-    for (struct model *k = s->models; k; k = k->next) {
-        if (k->state != MODEL_LOADING || !k->load_waits)
-            continue;
-        int r = make_room(s, k, &err);
-        if (r > 0)
-            continue;
-        if (r == 0)
-            r = start_load(s, k, &err);
-        if (r < 0) {
-            k->state = MODEL_FAILED;
-            k->error = err;
-            answer_waiters(k, false, &err);
-            server_model_settled(s, k);
-        }
-    }
+    retry_loads(s);
+    struct error err = {0};
+    if (m->waiting.len && m->state == MODEL_UNLOADED && models_load(s, m, true, &err) < 0)
+        fail_load(s, m, &err);
 }
 
 int model_add_waiter(struct model *m, struct peer *p, uint64_t tag, bool unload, struct error *err)

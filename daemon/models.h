@@ -50,6 +50,8 @@ struct model {
     } past;
     struct model_waiter *waiters;
     bool load_waits;                  /* LOADING, but an eviction must end first */
+    bool evicted;                     /* DRAINING to make room: requests wait, and load it again */
+    uint64_t loaded_ns;               /* when it became READY */
     bool detaching;                   /* the engine thread is freeing the engine */
 };
 
@@ -61,9 +63,10 @@ void models_done(struct server *s);
 struct model *models_find(struct server *s, const char *name);
 uint32_t models_loaded(const struct server *s); /* loading ones included */
 uint64_t models_memory(const struct server *s);
-/* Starts loading; evicts idle models where max_models or memory_limit ask for it.  BUSY when every
- * loaded model is in use; a load that fails later changes nothing else. */
-int models_load(struct server *s, struct model *m, struct error *err);
+/* Starts loading; evicts idle models where max_models or memory_limit ask for it.  When every loaded
+ * model is in use: BUSY, or with `wait` the one that was loaded first takes no more requests and goes
+ * when its last one has ended.  A load that fails later changes nothing else. */
+int models_load(struct server *s, struct model *m, bool wait, struct error *err);
 /* A model for LoadModel{name, path}: known by name, or new. */
 int models_add(struct server *s, const char *name, const char *path, struct model **ret,
                struct error *err);

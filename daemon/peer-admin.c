@@ -213,7 +213,7 @@ static int load(struct peer *p, uint64_t tag, const Dedit__Wire__LoadModel *q, s
     if (m->state == MODEL_DRAINING)
         return ERR(err, BUSY, "model: %s is being unloaded", m->name);
     if (m->state != MODEL_LOADING) {
-        r = models_load(s, m, err);
+        r = models_load(s, m, false, err);
         if (r < 0)
             return r;
     }

@@ -130,11 +130,12 @@ void server_start_job(struct server *s, struct job *j)
             prepare(s, j);
             return;
         case MODEL_DRAINING:
-            r = ERR(&err, BUSY, "model: %s is being unloaded", m->name);
-            break;
+            if (!m->evicted || !m->config.on_demand)
+                r = ERR(&err, BUSY, "model: %s is being unloaded", m->name);
+            break; /* to make room: it waits for its turn to be loaded again */
         case MODEL_UNLOADED:
         case MODEL_FAILED:
-            r = m->config.on_demand ? models_load(s, m, &err)
+            r = m->config.on_demand ? models_load(s, m, true, &err)
                                     : ERR(&err, BUSY, "model: %s is not loaded", m->name);
             break;
         case MODEL_LOADING:

@@ -148,7 +148,7 @@ bool server_idle(const struct server *s)
     if (s->n_jobs || s->n_preparing || s->n_forgetting)
         return false;
     for (const struct model *m = s->models; m; m = m->next)
-        if (m->state == MODEL_LOADING)
+        if (m->state == MODEL_LOADING && !m->load_waits)
             return s->stop_now; /* the loader is waited for in server_done */
     return true;
 }

@@ -250,6 +250,7 @@ script_tests += %D%/integration/systemd.sh
 endif
 EXTRA_DIST += %D%/integration/systemd.sh
 EXTRA_DIST += %D%/integration/golden.sh %D%/integration/lib.sh \
-	%D%/integration/dedit_py.py %D%/integration/test_daemon.py
+	%D%/integration/dedit_py.py %D%/integration/harness.py \
+	%D%/integration/test_daemon.py
 EXTRA_DIST += $(lint_tests) %D%/lint/lint.sh %D%/lint/code.awk $(script_tests)
 TESTS += $(check_PROGRAMS) $(lint_tests) $(script_tests)
