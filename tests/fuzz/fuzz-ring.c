@@ -69,6 +69,10 @@ static void look(const struct ring_view *v, const void *rec, size_t avail)
         touch(v->confidence, v->round->window * sizeof *v->confidence);
         touch(v->draft, (size_t)v->round->passes * v->round->window * sizeof *v->draft);
         touch(v->node_token, v->round->nodes * sizeof *v->node_token);
+        for (uint32_t i = 0; i < v->round->nodes; i++)
+            FUZZ_CHECK(v->node_parent[i] >= -1 && (int64_t)v->node_parent[i] < i);
+        touch(v->draft, (size_t)v->round->passes * v->round->window * sizeof *v->draft);
+        touch(v->node_token, v->round->nodes * sizeof *v->node_token);
         touch(v->node_parent, v->round->nodes * sizeof *v->node_parent);
         for (uint32_t i = 0; i < v->round->nodes; i++)
             FUZZ_CHECK(v->node_parent[i] < (int32_t)i);
