@@ -216,6 +216,10 @@ golden_packed = \
 	%D%/golden/smollm2-tokenizer/tokenizer.gguf
 check_DATA = $(golden_packed)
 CLEANFILES += $(golden_packed)
+# Folders are packed whole, from the build folder too: without this the unpacked files would be there
+# and the rule below would find them in the source folder.
+dist-hook:
+	rm -f $(golden_packed:%=$(distdir)/%)
 $(golden_packed): %: $(srcdir)/%.xz
 	$(AM_V_GEN)$(MKDIR_P) $(@D) && xz -dc $< >$@.tmp && mv $@.tmp $@
 

@@ -11,6 +11,15 @@ if [ "$(id -u)" -ne 0 ] || ! command -v systemd-nspawn > /dev/null; then
     exit 0
 fi
 build=$(cd "${top_builddir:-.}" && pwd)
+# Where the program looks depends on how it was configured.
+conf=$("$build/daemon/dedit-d" --help | sed -n 's/.*configuration (\([^ ]*\) and.*/\1/p')
+case $conf in
+    /tmp/* | /var/tmp/* | /home/* | /root/*)
+        # As in "make distcheck": PrivateTmp= and ProtectHome= hide it.
+        echo "1..0 # SKIP a service cannot see $conf: configure with a prefix elsewhere"
+        exit 0
+        ;;
+esac
 work=$(mktemp -d "${TMPDIR:-/tmp}/dedit-systemd.XXXXXX") || exit 1
 name=dedit$$
 root=$work/root/merged
@@ -50,8 +59,6 @@ done
 install_it() { make -C "$build" install DESTDIR="$root" prefix=/usr sysconfdir=/etc; }
 ok 'make install into the system' install_it
 chroot "$root" ldconfig
-# Where the program looks depends on how it was configured.
-conf=$("$build/daemon/dedit-d" --help | sed -n 's/.*configuration (\([^ ]*\) and.*/\1/p')
 mkdir -p "$root/var/lib/dedit/models" "$root${conf%/*}"
 for m in a_llama_tied b_llama_rope3 c_qwen2 d_qwen3 e_odd; do cp -r "$golden/models/$m" "$root/var/lib/dedit/models/"; done
 default=${DEDIT_TEST_MODEL:-${XDG_CACHE_HOME:-$HOME/.cache}/dedit/models/SmolLM2-135M-Instruct.Q4_1.gguf}
