@@ -63,7 +63,9 @@ enum {
     BENCH_OPT_KV_DTYPE,
     BENCH_OPT_DTYPE,
     BENCH_OPT_EXACT,
-    BENCH_OPT_CONTEXT
+    BENCH_OPT_CONTEXT,
+    BENCH_OPT_DRAFTER,
+    BENCH_OPT_DRAFTER_DTYPE
 };
 extern const struct bench_opt bench_engine_opts[];
 void bench_engine_init(struct bench_engine *e);

@@ -25,6 +25,10 @@ const struct bench_opt bench_engine_opts[] = {
     {BENCH_OPT_EXACT, "exact", NULL, "BF16 weights never take the AMX BF16 class"},
     {BENCH_OPT_CONTEXT, "max-model-len", "N",
      "positions of a sequence (default: the model's, at\nmost 8192)"},
+    {BENCH_OPT_DRAFTER, "drafter", "PATH",
+     "a drafter for the model: a DFlash folder or .gguf file\n(default: none)"},
+    {BENCH_OPT_DRAFTER_DTYPE, "drafter-dtype", "T",
+     "its weights: file, bf16 or f32 (default: file)"},
     {0, NULL, NULL, NULL},
 };
 
@@ -34,9 +38,19 @@ void bench_engine_init(struct bench_engine *e)
     engine_config_init(&e->config);
 }
 
-int bench_engine_set(struct bench_engine *e, int id, const char *arg, struct error *err)
+static int set_dtype(const char *arg, enum backend_dtype *ret, struct error *err)
 {
     static const char *const dtypes[] = {"file", "bf16", "f32"};
+    for (size_t t = 0; t < ARRAY_LEN(dtypes); t++)
+        if (!strcmp(arg, dtypes[t])) {
+            *ret = (enum backend_dtype)t;
+            return 1;
+        }
+    return ERR(err, INVALID, "\"%s\" is not file, bf16 or f32", arg);
+}
+
+int bench_engine_set(struct bench_engine *e, int id, const char *arg, struct error *err)
+{
     struct engine_config *c = &e->config;
     int r;
     switch (id) {
@@ -62,12 +76,12 @@ int bench_engine_set(struct bench_engine *e, int id, const char *arg, struct err
             }
         return ERR(err, INVALID, "\"%s\" is not f32, bf16 or f16", arg);
     case BENCH_OPT_DTYPE:
-        for (size_t t = 0; t < ARRAY_LEN(dtypes); t++)
-            if (!strcmp(arg, dtypes[t])) {
-                c->dtype = (enum backend_dtype)t;
-                return 1;
-            }
-        return ERR(err, INVALID, "\"%s\" is not file, bf16 or f32", arg);
+        return set_dtype(arg, &c->dtype, err);
+    case BENCH_OPT_DRAFTER:
+        c->drafter = arg;
+        return 1;
+    case BENCH_OPT_DRAFTER_DTYPE:
+        return set_dtype(arg, &c->drafter_dtype, err);
     case BENCH_OPT_EXACT:
         c->exact = true;
         return 1;

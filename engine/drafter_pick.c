@@ -143,7 +143,7 @@ bool drafter_settled(const struct draft_round *r)
 void drafter_propose(struct draft_round *r, const struct pick *picks)
 {
     struct proposal *p = r->proposal;
-    const uint32_t *first = r->tokens[0], *last = r->tokens[r->pass - 1];
+    const uint32_t *last = r->tokens[r->pass - 1];
     proposal_clear(p);
     if (r->method == DRAFT_DDTREE) {
         struct ddtree_depth depths[DRAFT_MAX_WINDOW - 1];
@@ -155,10 +155,5 @@ void drafter_propose(struct draft_round *r, const struct pick *picks)
         for (uint32_t k = 0; k + 1 < r->window && k < r->max_nodes; k++)
             if (proposal_add(p, last[k], (int)k - 1, r->confidence[k]) < 0)
                 break;
-    }
-    /* Siblings of the draft in a tree are no edits of it. */
-    for (uint32_t i = 0; r->pass > 1 && i < p->n; i++) {
-        uint32_t k = proposal_depth(p, i) - 1;
-        p->edited[i] = p->tokens[i] == last[k] && last[k] != first[k];
     }
 }

@@ -138,11 +138,13 @@ static void begin_passes(struct engine *e, struct request *r, uint32_t nodes, ui
     const uint32_t pos = r->seq.n_kv;
     if (pos >= e->drafter.max_context || context_cursor(e, r) < pos)
         return; /* drafting waits for its context, decoding does not */
-    uint32_t window = least(d->params.window, least(depth, e->drafter.max_context - pos));
-    if (d->params.method != DRAFT_DDTREE)
-        window = least(window, nodes + 1);
-    if (window < 2 || nodes == 0)
+    if (nodes == 0)
         return;
+    /* The block stays whole where less of it can be used: its rows see each other, so a shorter one
+     * drafts other tokens, and worse. */
+    uint32_t window = d->params.window;
+    if (d->params.method != DRAFT_DDTREE)
+        nodes = least(nodes, depth - 1);
     struct draft_round *t = &d->round;
     t->method = d->params.method;
     t->visibility = d->params.visibility;
@@ -227,12 +229,16 @@ bool drafting_due(const struct engine *e)
     return false;
 }
 
-/* A node was edited when the first pass had another token at its place. */
+/* A node was edited when it is the last pass's draft and the first pass had another token there;
+ * siblings in a tree are no edits. */
 static void mark_edited(struct drafting_state *d)
 {
     for (uint32_t i = 0; i < d->proposal.n; i++) {
         uint32_t k = proposal_depth(&d->proposal, i) - 1;
-        d->proposal.edited[i] = d->round.pass > 1 && d->proposal.tokens[i] != d->round.tokens[0][k];
+        const struct draft_round *t = &d->round;
+        uint32_t last = t->pass ? t->tokens[t->pass - 1][k] : 0;
+        d->proposal.edited[i] =
+            t->pass > 1 && d->proposal.tokens[i] == last && last != t->tokens[0][k];
     }
 }
 

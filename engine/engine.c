@@ -98,19 +98,26 @@ static struct backend_options backend_options(const struct engine_config *c)
 static int check_memory(const struct engine *e, const struct backend_options *o, struct error *err)
 {
     struct backend_memory mem;
+    uint64_t drafter = 0;
     int r = e->space.backend->plan(e->file, o, &mem, err);
     if (r < 0 || e->cfg.memory_limit == 0)
         return r;
+    if (e->cfg.drafter)
+        r = drafter_plan(e->cfg.drafter, e->space.backend, e->file, o, e->cfg.drafter_dtype,
+                         &drafter, err);
+    if (r < 0)
+        return r;
     uint64_t other = mem.scratch_bytes + e->logits_bytes;
-    uint64_t total = mem.packed_bytes + mem.kv_bytes + other;
+    uint64_t total = mem.packed_bytes + mem.kv_bytes + other + drafter;
     const double mib = 1.0 / (1 << 20);
     if (total > e->cfg.memory_limit)
-        return ERR(err, LIMIT,
-                   "%s needs %.1f MiB (weights %.1f, KV pool %.1f, activations %.1f), memory_limit "
-                   "is %.1f MiB",
-                   model_file_path(e->file), (double)total * mib, (double)mem.packed_bytes * mib,
-                   (double)mem.kv_bytes * mib, (double)other * mib,
-                   (double)e->cfg.memory_limit * mib);
+        return ERR(
+            err, LIMIT,
+            "%s needs %.1f MiB (weights %.1f, KV pool %.1f, activations %.1f, drafter %.1f), "
+            "memory_limit is %.1f MiB",
+            model_file_path(e->file), (double)total * mib, (double)mem.packed_bytes * mib,
+            (double)mem.kv_bytes * mib, (double)other * mib, (double)drafter * mib,
+            (double)e->cfg.memory_limit * mib);
     return 0;
 }
 
@@ -199,6 +206,18 @@ static uint32_t logits_rows(const struct engine_config *c, uint32_t vocab)
     return n < c->max_num_batched_tokens ? (uint32_t)n : c->max_num_batched_tokens;
 }
 
+static int load_drafter(struct engine *e, const struct backend_options *o, struct error *err)
+{
+    if (!e->cfg.drafter)
+        return 0;
+    int r = drafter_new(e->cfg.drafter, e->space.backend, e->space.model, e->file, o,
+                        e->cfg.drafter_dtype, &e->own_drafter, err);
+    e->cfg.drafter = NULL; /* the caller's string */
+    if (r == 0)
+        e->drafter = drafter_ops(e->own_drafter);
+    return r;
+}
+
 /* e->file is there, or path names it. */
 static int load(struct engine *e, const char *path, const struct load_progress *p,
                 struct error *err)
@@ -234,6 +253,9 @@ static int load(struct engine *e, const char *path, const struct load_progress *
     struct load_progress copy = *p;
     r = e->space.backend->load(e->file, &o, p->fn ? pack_progress : NULL, &copy, &e->space.model,
                                err);
+    if (r < 0)
+        return r;
+    r = load_drafter(e, &o, err);
     if (r < 0)
         return r;
     e->timing.pack = since(&t);
@@ -288,8 +310,8 @@ int engine_new(const char *path, const struct engine_config *c,
     return make_engine(path, NULL, c, &(struct load_progress){progress, arg}, ret, err);
 }
 
-int engine_new_textless(struct model_file *take, const struct engine_config *c,
-                        struct engine **ret, struct error *err)
+int engine_new_textless(struct model_file *take, const struct engine_config *c, struct engine **ret,
+                        struct error *err)
 {
     return make_engine(NULL, take, c, &(struct load_progress){NULL, NULL}, ret, err);
 }
@@ -299,6 +321,7 @@ struct engine *engine_free(struct engine *e)
     if (!e)
         return NULL;
     request_cancel_all(e);
+    drafter_free(e->own_drafter);
     if (e->space.model)
         e->space.backend->free(e->space.model);
     kv_pool_free(e->space.pool);
@@ -349,6 +372,16 @@ const char *engine_model_name(const struct engine *e)
     return model_file_name(e->file);
 }
 
+const struct drafter_config *engine_drafter_config(const struct engine *e)
+{
+    return e->own_drafter ? drafter_get_config(e->own_drafter) : NULL;
+}
+
+const char *engine_drafter_name(const struct engine *e)
+{
+    return e->own_drafter ? model_file_name(drafter_get_file(e->own_drafter)) : NULL;
+}
+
 const char *engine_class(const struct engine *e)
 {
     return e->class_name;
@@ -357,7 +390,15 @@ const char *engine_class(const struct engine *e)
 void engine_memory(const struct engine *e, struct backend_memory *ret)
 {
     e->space.backend->describe(e->space.model, ret, NULL, NULL);
-    ret->scratch_bytes += e->logits_bytes;
+    ret->scratch_bytes += e->logits_bytes + e->taps_bytes;
+    if (!e->own_drafter)
+        return;
+    struct backend_memory d;
+    drafter_memory(e->own_drafter, &d);
+    ret->weight_bytes += d.weight_bytes;
+    ret->packed_bytes += d.packed_bytes;
+    ret->kv_bytes += d.kv_bytes;
+    ret->scratch_bytes += d.scratch_bytes;
 }
 
 void engine_timing(const struct engine *e, struct engine_load_timing *ret)

@@ -42,6 +42,8 @@ struct engine_config {
     bool enable_prefix_caching;      /* default true */
     uint64_t memory_limit;           /* bytes; 0: none.  Refused before load, with the numbers */
     bool synthetic;                  /* benchmarks: allow drafting_params.acceptance */
+    const char *drafter;             /* path of a drafter for this model, or NULL; read at load only */
+    enum backend_dtype drafter_dtype;
 };
 void engine_config_init(struct engine_config *c);
 
@@ -67,6 +69,9 @@ const struct tokenizer *engine_tokenizer(const struct engine *e); /* NULL: engin
 /* The model's chat format; UNSUPPORTED when its template is unknown. */
 int engine_chat_format(const struct engine *e, enum chat_format *ret, struct error *err);
 const char *engine_model_name(const struct engine *e);
+/* What the drafter's file says, or NULL: there is none. */
+const struct drafter_config *engine_drafter_config(const struct engine *e);
+const char *engine_drafter_name(const struct engine *e); /* NULL without one */
 const char *engine_class(const struct engine *e); /* "exact" or "amx-bf16", with the kv type */
 void engine_memory(const struct engine *e, struct backend_memory *ret);
 void engine_timing(const struct engine *e, struct engine_load_timing *ret);

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "base/strbuf.h"
+#include "engine/drafter.h"
 #include "engine/drafting.h"
 #include "engine/engine.h"
 #include "engine/kv.h"
@@ -94,6 +95,7 @@ struct engine {
     uint32_t *tails;        /* paths of trees, [n_logits_rows][DK_KV_BLOCK + ROUND_MAX_ROWS] */
     size_t n_tails;         /* used in this step */
     /* Drafting with a drafter. */
+    struct drafter *own_drafter;  /* loaded with the engine; NULL: none, or a test's */
     struct block_drafter drafter; /* ops NULL: none is loaded */
     float *taps;                  /* [max_num_batched_tokens][n_taps * hidden] */
     size_t taps_bytes;
