@@ -91,9 +91,10 @@ uint32_t drafting_nodes(const struct request *r)
 
 /* ---- a round begins ----------------------------------------------------------------------------- */
 
+/* Only after the first token, so that rounds do not depend on how the prompt was cut. */
 static bool decodes(const struct request *r)
 {
-    return r->seq.n_tokens - r->seq.n_kv == 1;
+    return r->seq.n_tokens - r->seq.n_kv == 1 && r->seq.n_tokens > r->n_prompt;
 }
 
 /* Positions below the cursor have the drafter's context. */

@@ -94,6 +94,15 @@ tests_unit_test_drafter_SOURCES = %D%/unit/test-drafter.c %D%/unit/draftergen.c 
 	%D%/unit/draftergen.h %D%/unit/modelgen.c %D%/unit/modelgen.h
 tests_unit_test_drafter_LDADD = $(engine_test_libs) -lm
 
+check_PROGRAMS += %D%/unit/test-drafting
+tests_unit_test_drafting_SOURCES = %D%/unit/test-drafting.c %D%/unit/fake-drafter.c \
+	%D%/unit/fake-drafter.h $(engine_fixtures)
+tests_unit_test_drafting_LDADD = $(engine_test_libs) -lm
+
+check_PROGRAMS += %D%/unit/test-proposal
+tests_unit_test_proposal_SOURCES = %D%/unit/test-proposal.c
+tests_unit_test_proposal_LDADD = $(engine_test_libs)
+
 check_PROGRAMS += %D%/unit/test-kv
 tests_unit_test_kv_SOURCES = %D%/unit/test-kv.c
 tests_unit_test_kv_LDADD = $(engine_test_libs)

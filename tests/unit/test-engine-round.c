@@ -410,11 +410,12 @@ START_TEST(rounds_are_commits)
     struct test_request plain = {0};
     struct stub s = {.shape = RIGHT, .width = 4};
     struct test_request d;
-    q.sampling.max_tokens = 15;
+    q.sampling.max_tokens = 16;
     test_generate(e, &q, &plain);
     generate_drafted(e, &q, &d, &s, &plain);
-    /* The prompt has one token, so it decodes at once, 5 tokens a round. */
-    ck_assert_uint_eq(d.n_calls, 3);
+    /* The prompt gives one token, then 5 a round. */
+    ck_assert_uint_eq(d.n_calls, 4);
+    ck_assert_uint_eq(d.usage.drafting.prefill_tokens, 1);
     ck_assert_uint_eq(d.usage.drafting.rounds, 3);
     ck_assert_uint_eq(d.usage.drafting.accepted, 12);
     ck_assert_uint_eq(d.usage.drafting.committed, 15);
