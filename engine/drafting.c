@@ -137,10 +137,10 @@ static void begin_passes(struct engine *e, struct request *r, uint32_t nodes, ui
 {
     struct drafting_state *d = r->drafting;
     const uint32_t pos = r->seq.n_kv;
-    if (pos >= e->drafter.max_context || context_cursor(e, r) < pos)
-        return; /* drafting waits for its context, decoding does not */
-    if (nodes == 0)
+    if (nodes == 0 || (uint64_t)pos + d->params.window > e->drafter.max_context)
         return;
+    if (context_cursor(e, r) < pos)
+        return; /* drafting waits for its context, decoding does not */
     /* The block stays whole where less of it can be used: its rows see each other, so a shorter one
      * drafts other tokens, and worse. */
     uint32_t window = d->params.window;
