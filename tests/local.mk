@@ -99,6 +99,10 @@ tests_unit_test_drafting_SOURCES = %D%/unit/test-drafting.c %D%/unit/fake-drafte
 	%D%/unit/fake-drafter.h $(engine_fixtures)
 tests_unit_test_drafting_LDADD = $(engine_test_libs) -lm
 
+check_PROGRAMS += %D%/unit/test-methods
+tests_unit_test_methods_SOURCES = %D%/unit/test-methods.c $(engine_fixtures)
+tests_unit_test_methods_LDADD = $(engine_test_libs) -lm
+
 check_PROGRAMS += %D%/unit/test-proposal
 tests_unit_test_proposal_SOURCES = %D%/unit/test-proposal.c
 tests_unit_test_proposal_LDADD = $(engine_test_libs)
