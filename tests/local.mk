@@ -103,6 +103,11 @@ check_PROGRAMS += %D%/unit/test-methods
 tests_unit_test_methods_SOURCES = %D%/unit/test-methods.c $(engine_fixtures)
 tests_unit_test_methods_LDADD = $(engine_test_libs) -lm
 
+check_PROGRAMS += %D%/unit/test-drafted-bytes
+tests_unit_test_drafted_bytes_SOURCES = %D%/unit/test-drafted-bytes.c %D%/unit/fake-drafter.c \
+	%D%/unit/fake-drafter.h $(engine_fixtures)
+tests_unit_test_drafted_bytes_LDADD = $(engine_test_libs) -lm
+
 check_PROGRAMS += %D%/unit/test-proposal
 tests_unit_test_proposal_SOURCES = %D%/unit/test-proposal.c
 tests_unit_test_proposal_LDADD = $(engine_test_libs)

@@ -9,9 +9,14 @@
 
 const uint32_t fake_tap_layers[2] = {0, 1};
 
+static uint32_t n_taps(const struct engine *e)
+{
+    return e->model->n_layers < 2 ? 1 : 2;
+}
+
 static uint64_t fingerprint(const struct engine *e, const float *taps, uint32_t pos)
 {
-    return hash_bytes(taps, 2 * (size_t)e->model->hidden * sizeof(*taps), pos + 1);
+    return hash_bytes(taps, n_taps(e) * (size_t)e->model->hidden * sizeof(*taps), pos + 1);
 }
 
 static int inject(void *self, const struct draft_context *rows, uint32_t n, struct error *err)
@@ -66,11 +71,11 @@ static void fill_chain(struct draft_round *r)
 }
 
 /* The first pass's tokens as one branch, the last one's as another, up to the budget. */
-static void fill_tree(struct draft_round *r)
+static void fill_tree(struct draft_round *r, uint32_t vocab)
 {
     int at = -1, other = -1;
     for (uint32_t k = 0; k + 1 < r->window && r->proposal->n < r->tree_budget; k++) {
-        uint32_t a = r->tokens[0][k] + (r->pass == 1), b = r->tokens[r->pass - 1][k];
+        uint32_t a = (r->tokens[0][k] + (r->pass == 1)) % vocab, b = r->tokens[r->pass - 1][k];
         other = proposal_add(r->proposal, a, other, 0.25f);
         if (r->proposal->n < r->tree_budget)
             at = proposal_add(r->proposal, b, at, 0.5f);
@@ -99,7 +104,7 @@ static void one_pass(struct fake_drafter *f, const struct draft_entry *en)
     if (!r->done)
         return;
     if (r->method == DRAFT_DDTREE)
-        fill_tree(r);
+        fill_tree(r, f->e->model->vocab_size);
     else
         fill_chain(r);
 }
@@ -146,7 +151,7 @@ void fake_drafter_init(struct fake_drafter *f, struct engine *e, uint32_t window
     e->drafter = (struct block_drafter){.ops = &ops,
                                         .self = f,
                                         .tap_layers = fake_tap_layers,
-                                        .n_taps = 2,
+                                        .n_taps = n_taps(e),
                                         .window = window,
                                         .max_window = window,
                                         .max_rows = 40,
@@ -163,17 +168,18 @@ void fake_drafter_done(struct fake_drafter *f)
 void fake_text_init(struct fake_text *t, struct engine *plain, const uint32_t *prompt, uint32_t n,
                     const struct test_request *answer)
 {
-    static float taps[FAKE_MAX_POSITIONS * 2 * 64];
+    static float taps[FAKE_MAX_POSITIONS * 2 * 256];
     struct error err = {0};
     struct seq *s = NULL;
-    ck_assert_uint_le(plain->model->hidden, 64);
+    ck_assert_uint_le(plain->model->hidden, 256);
     memset(t, 0, sizeof(*t));
     memcpy(t->tokens, prompt, n * sizeof(*prompt));
     memcpy(t->tokens + n, answer->ids.ids, answer->ids.len * sizeof(uint32_t));
     t->n = n + (uint32_t)answer->ids.len;
     ck_ok(engine_seq_new(plain, &s, &err), &err);
-    test_feed(plain, s, t->tokens, t->n, 33, NULL, fake_tap_layers, 2, taps);
+    test_feed(plain, s, t->tokens, t->n, 33, NULL, fake_tap_layers, n_taps(plain), taps);
     for (uint32_t p = 0; p < t->n; p++)
-        t->context[p] = fingerprint(plain, taps + (size_t)p * 2 * plain->model->hidden, p);
+        t->context[p] =
+            fingerprint(plain, taps + (size_t)p * n_taps(plain) * plain->model->hidden, p);
     engine_seq_free(plain, s);
 }
