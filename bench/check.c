@@ -33,8 +33,8 @@ static const struct {
     {"gguf", check_models},
     {"smollm2", check_smollm2},
     {"nll", check_smollm2},
-    {"drafter", NULL},
-    {"verify", NULL},
+    {"drafter", check_drafter},
+    {"verify", check_verify},
     {"train", NULL},
 };
 
@@ -114,7 +114,7 @@ static int check_only(const char *list, struct error *err)
         if (!known)
             return ERR(err, INVALID,
                        "\"%.*s\" is not one of sampling, tokenizer, chat, dequant, models, gguf, "
-                       "smollm2, nll",
+                       "smollm2, nll, drafter, verify",
                        (int)n, s);
         s += n + (s[n] == ',');
     }

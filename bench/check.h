@@ -34,6 +34,8 @@ void check_smollm2(struct check *k, const char *kind);
 void check_tokenizer(struct check *k, const char *kind);
 void check_chat(struct check *k, const char *kind);
 void check_sampling(struct check *k, const char *kind);
+void check_drafter(struct check *k, const char *kind);
+void check_verify(struct check *k, const char *kind);
 
 /* ---- reading cases ---- */
 

@@ -4,11 +4,13 @@ bench_dedit_bench_SOURCES = \
 	%D%/bench.h \
 	%D%/check.c \
 	%D%/check.h \
+	%D%/check_drafter.c \
 	%D%/check_models.c \
 	%D%/check_numbers.c \
 	%D%/check_read.c \
 	%D%/check_smollm2.c \
 	%D%/check_text.c \
+	%D%/check_verify.c \
 	%D%/engine_options.c \
 	%D%/floors.c \
 	%D%/floors.h \

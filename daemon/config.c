@@ -450,6 +450,19 @@ static int check_numbers(const struct config *c, struct error *err)
     return 0;
 }
 
+/* A relative path that is not there lies in the folder of models. */
+static int find_in_model_dir(const struct config *c, char **path, struct error *err)
+{
+    _cleanup_strbuf_ struct strbuf b = {0};
+    if (!*path || **path == '/' || access(*path, F_OK) == 0)
+        return 0;
+    if (strbuf_addf(&b, "%s/%s", c->model_dir, *path) < 0)
+        return ERR_NOMEM(err);
+    mem_free(*path);
+    *path = TAKE_PTR(b.s);
+    return 0;
+}
+
 /* Paths, tiers and threads of the models; which one is the default. */
 static int finish_models(struct config *c, struct error *err)
 {
@@ -460,13 +473,9 @@ static int finish_models(struct config *c, struct error *err)
         struct model_config_entry *m = &c->models[i];
         if (!m->path)
             return ERR(err, INVALID, "[model %s] path: must be set", m->name);
-        if (m->path[0] != '/' && access(m->path, F_OK) != 0) {
-            _cleanup_strbuf_ struct strbuf b = {0};
-            if (strbuf_addf(&b, "%s/%s", c->model_dir, m->path) < 0)
-                return ERR_NOMEM(err);
-            mem_free(m->path);
-            m->path = TAKE_PTR(b.s);
-        }
+        r = find_in_model_dir(c, &m->path, err);
+        if (r == 0)
+            r = find_in_model_dir(c, &m->drafter, err);
         m->engine.tier = tier;
         m->engine.n_threads = c->threads;
         m->engine.exact = c->exact;

@@ -15,11 +15,20 @@
 /* One load: made by the loop, worked on by the loader, read by the loop. */
 struct load_task {
     struct model *model;
-    char *path;
+    char *path, *drafter;
     struct engine_config config;
     struct engine *engine;
     struct error error;
 };
+
+static void task_free(struct load_task *t)
+{
+    if (!t)
+        return;
+    mem_free(t->path);
+    mem_free(t->drafter);
+    mem_free(t);
+}
 
 const char *model_state_name(enum model_state s)
 {
@@ -41,6 +50,7 @@ static void model_free(struct model *m)
     mem_free(m->name);
     mem_free(m->path);
     mem_free(m->config.chat_format);
+    mem_free(m->config.drafter);
     mem_free(m);
 }
 
@@ -48,18 +58,22 @@ static int set_config(struct model *m, const struct model_config_entry *e)
 {
     char *path = mem_strdup(e->path);
     char *format = e->chat_format ? mem_strdup(e->chat_format) : NULL;
-    if (!path || (e->chat_format && !format)) {
+    char *drafter = e->drafter ? mem_strdup(e->drafter) : NULL;
+    if (!path || (e->chat_format && !format) || (e->drafter && !drafter)) {
         mem_free(path);
         mem_free(format);
+        mem_free(drafter);
         return DEDIT_E_NOMEM;
     }
     mem_free(m->path);
     mem_free(m->config.chat_format);
+    mem_free(m->config.drafter);
     m->path = path;
     m->config = *e;
     m->config.name = NULL; /* m->name, m->path are the model's own */
     m->config.path = NULL;
     m->config.chat_format = format;
+    m->config.drafter = drafter;
     return 0;
 }
 
@@ -276,18 +290,19 @@ static int start_load(struct server *s, struct model *m, struct error *err)
         return 0;
     }
     struct load_task *t = mem_zalloc(sizeof *t);
-    if (!t || !(t->path = mem_strdup(m->path))) {
-        mem_free(t);
+    if (!t || !(t->path = mem_strdup(m->path)) ||
+        (m->config.drafter && !(t->drafter = mem_strdup(m->config.drafter)))) {
+        task_free(t);
         return ERR_NOMEM(err);
     }
     t->model = m;
     t->config = m->config.engine;
+    t->config.drafter = t->drafter;
     uint64_t used = models_memory(s), limit = s->config->memory_limit;
     if (limit)
         t->config.memory_limit = limit > used ? limit - used : 1;
     if (!worker_give(s->loader, t)) {
-        mem_free(t->path);
-        mem_free(t);
+        task_free(t);
         return ERR(err, BUSY, "too many models are being loaded");
     }
     m->load_waits = false;
@@ -434,8 +449,7 @@ void models_on_loaded(struct server *s)
                 log_write(LOG_LEVEL_INFO, "model", NULL, "%s is ready (%s)", m->name,
                           m->numeric_class);
             }
-            mem_free(t->path);
-            mem_free(t);
+            task_free(t);
             if (r == 0) {
                 answer_waiters(m, false, NULL);
                 server_model_settled(s, m);
@@ -519,8 +533,7 @@ void models_done(struct server *s)
         while (queue_pop(q, &msg)) {
             struct load_task *t = msg.object;
             engine_free(t->engine);
-            mem_free(t->path);
-            mem_free(t);
+            task_free(t);
         }
         s->loader = worker_free(s->loader);
     }

@@ -67,6 +67,9 @@
     X("path", STRING, path, "", "path", "GGUF file or Hugging Face folder")                        \
     X("chat_format", STRING, chat_format, "", "chatml|qwen3|smollm2|llama3",                       \
       "chat format; empty: recognised from the model's template")                                  \
+    X("drafter", STRING, drafter, "", "path", "drafter for the model: DFlash folder or GGUF file; empty: none") \
+    X("drafter_dtype", DTYPE, engine.drafter_dtype, "auto", "auto|bf16|f32",                       \
+      "the drafter's weights: as in the file, or converted at load")                               \
     X("preload", BOOL, preload, "no", "yes|no", "load at start")                                   \
     X("on_demand", BOOL, on_demand, "yes", "yes|no", "load when a request names it")               \
     X("max_context", U32, engine.max_context, "0", "tokens", "positions of a request; 0: the model's, at most 8192") \
