@@ -6,7 +6,8 @@
  *
  *   mmq [-t threads] [-m s|q|t] [-w type[,type]] [-n rows[,rows]] [-i tier[,tier]] [-r repetitions]
  *
- * The runs of all row counts and tiers are interleaved; median and minimum of each are printed.
+ * The runs of all row counts and tiers are interleaved, each between two readings of the weights;
+ * median and minimum of each are printed, and the median ratio to its own two readings.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,6 +84,13 @@ static void read_all(void *arg, const struct dk_par *par)
     }
     s[0] += s[1] + s[2] + s[3];
     r->read_sum[par->tid] = (double)(s[0][0] + s[0][1] + s[0][2] + s[0][3]);
+}
+
+static double timed(struct dk_pool *pool, void (*fn)(void *, const struct dk_par *), struct run *r)
+{
+    double t = now();
+    dk_pool_run(pool, fn, r);
+    return now() - t;
 }
 
 static uint32_t seed = 1;
@@ -205,7 +213,8 @@ int main(int argc, char **argv)
     if (reps < 1 || reps > 1000 || dk_pool_new(threads, &pool, &err) < 0)
         return 1;
     static struct run r;
-    static double times[DK_TIER_COUNT][MAX_CASES][1000], read[1000];
+    static double times[DK_TIER_COUNT][MAX_CASES][1000], pair[DK_TIER_COUNT][MAX_CASES][1000];
+    static double read[1000];
     r.ldx = 3072;
     r.ldy = 151936;
     r.x = mem_map_pages(MAX_ROWS * r.ldx * sizeof(float));
@@ -219,10 +228,9 @@ int main(int argc, char **argv)
             build(&r, shapes, (enum dk_type)t) < 0)
             continue;
         for (int i = -1; i < reps; i++) {
-            double t0 = now();
-            dk_pool_run(pool, read_all, &r);
+            double before = timed(pool, read_all, &r);
             if (i >= 0)
-                read[i] = now() - t0;
+                read[i] = before;
             for (unsigned tier = 0; tier < DK_TIER_COUNT; tier++) {
                 r.ops = dk_ops((enum dk_tier)tier);
                 if (!r.ops || (any_tier ? !want_tier[tier] : tier == DK_TIER_C))
@@ -233,10 +241,13 @@ int main(int argc, char **argv)
                     r.act.rows = r.rows = rows[c];
                     r.act.k = 3072;
                     r.ops->act_prepare(&r.act, DK_FORM_INT, r.x, r.ldx, 0, rows[c]);
-                    t0 = now();
-                    dk_pool_run(pool, products, &r);
-                    if (i >= 0)
-                        times[tier][c][i] = now() - t0;
+                    double taken = timed(pool, products, &r);
+                    double after = timed(pool, read_all, &r);
+                    if (i >= 0) {
+                        times[tier][c][i] = taken;
+                        pair[tier][c][i] = 2 * taken / (before + after);
+                    }
+                    before = after;
                 }
             }
         }
@@ -250,13 +261,14 @@ int main(int argc, char **argv)
                 continue;
             double one = 0;
             for (unsigned c = 0; c < n_rows; c++) {
-                double ms = median(times[tier][c], rows[c] > 64 && reps > 3 ? 3 : reps) * 1e3;
+                int n = rows[c] > 64 && reps > 3 ? 3 : reps;
+                double ms = median(times[tier][c], n) * 1e3, share = median(pair[tier][c], n);
                 double least = times[tier][c][0] * 1e3; /* sorted by median() */
                 one = c ? one : least;
-                printf("  %-7s %4u rows %8.2f ms, least %8.2f  x%5.2f of first  %5.2f of read  "
-                       "%6.1f GMAC/s\n",
+                printf("  %-7s %4u rows %8.2f ms, least %8.2f  x%5.2f of first  %5.2f of read, "
+                       "median %5.2f  %6.1f GMAC/s\n",
                        dk_tier_name((enum dk_tier)tier), rows[c], ms, least, least / one,
-                       least / (read[0] * 1e3), (double)r.weights * rows[c] / least * 1e-6);
+                       least / (read[0] * 1e3), share, (double)r.weights * rows[c] / least * 1e-6);
             }
         }
         fflush(stdout);

@@ -17,7 +17,6 @@
 #define TILE_ROWS    6u
 #define CHUNK_BLOCKS 16u
 #define CHUNK_ROWS   64u
-#define PREFETCH     3072 /* bytes ahead of the block being read */
 
 /* An unpacked block: bytes [8 groups][16 outputs][4 inputs]; dw, then mw or the second dw. */
 struct record {
@@ -200,9 +199,7 @@ DK_KERNEL void packed(enum dk_type t, unsigned rows, bool keep, const struct job
         struct record own_rec, *rec = keep ? j->rec : &own_rec;
         for (uint32_t b = j->b0; b < j->b1; b++, x += j->stride) {
             const uint8_t *q = panel + dk_qquants_at(t, b);
-#pragma GCC unroll 9
-            for (unsigned l = 0; l < (g.quant_bytes + 64) / 64; l++)
-                _mm_prefetch((const char *)q + PREFETCH + 64 * l, _MM_HINT_T0);
+            dk_qprefetch(t, panel, b);
             const uint8_t *scales = panel + dk_qgroup_at(t, b);
             packed_part(t, rows, q, scales, b % g.group, 0, x, rec, acc);
             if (g.kind == DK_QK_SUB)

@@ -14,7 +14,6 @@
 #define TILE_ROWS    8u
 #define CHUNK_BLOCKS 16u
 #define CHUNK_ROWS   64u
-#define PREFETCH     3072 /* bytes ahead of the block being read */
 
 /* A block in scratch. */
 struct record {
@@ -103,10 +102,7 @@ DK_KERNEL void packed(enum dk_type t, unsigned rows, const struct job *j, uint32
         struct record *rec = j->rec;
         for (uint32_t b = j->b0; b < j->b1; b++, x += j->stride) {
             struct dk_q512 w;
-            const uint8_t *ahead = panel + dk_qquants_at(t, b) + PREFETCH;
-#pragma GCC unroll 9
-            for (unsigned l = 0; l < (g.quant_bytes + 64) / 64; l++)
-                _mm_prefetch((const char *)ahead + 64 * l, _MM_HINT_T0);
+            dk_qprefetch(t, panel, b);
             dk_q512_unpack(t, panel, b, &w);
             if (rows > TILE_ROWS / 2 && rec) {
 #pragma GCC unroll 8
@@ -190,8 +186,8 @@ typedef void (*unpacked_fn)(const struct job *j, uint32_t panel);
     DEFINE_UNPACKED(kind, 2)                                                                       \
     DEFINE_UNPACKED(kind, 3)                                                                       \
     DEFINE_UNPACKED(kind, 4)                                                                       \
-    DEFINE_UNPACKED(kind, 5) DEFINE_UNPACKED(kind, 6) DEFINE_UNPACKED(kind, 7)                     \
-        DEFINE_UNPACKED(kind, 8)
+    DEFINE_UNPACKED(kind, 5)                                                                       \
+    DEFINE_UNPACKED(kind, 6) DEFINE_UNPACKED(kind, 7) DEFINE_UNPACKED(kind, 8)
 #define UNPACKED_LINE(kind)                                                                        \
     [DK_QK_##kind] = {unpacked_##kind##_1, unpacked_##kind##_2, unpacked_##kind##_3,               \
                       unpacked_##kind##_4, unpacked_##kind##_5, unpacked_##kind##_6,               \

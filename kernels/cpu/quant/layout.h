@@ -113,6 +113,22 @@ DK_INLINE size_t dk_qquants_at(enum dk_type t, uint32_t b)
     return dk_qgroup_at(t, b) + g.scale_bytes + (size_t)(b % g.group) * g.quant_bytes;
 }
 
+/* Fetches what lies ahead of block b.  Types with more arithmetic for a byte are best served from L2,
+ * Q8_0 from L1; the distances keep away from multiples of 4 KiB. */
+DK_INLINE void dk_qprefetch(enum dk_type t, const uint8_t *panel, uint32_t b)
+{
+    const struct dk_qgeom g = dk_qgeom(t);
+    const size_t step = g.scale_bytes / g.group + g.quant_bytes;
+    const uint8_t *p = panel + b * step + (g.bits == 8 ? 7168 : 9216);
+#pragma GCC unroll 9
+    for (unsigned l = 0; l < (step + 63) / 64; l++) {
+        if (g.bits == 8)
+            __builtin_prefetch(p + 64 * l, 0, 3);
+        else
+            __builtin_prefetch(p + 64 * l, 0, 2);
+    }
+}
+
 /*
  * One row's block of 32 inputs.  x ~ d * q, |q| <= DK_QMAX, cut into q = 16 (256 hi + mid) + low with
  * hi, mid int8 and low -8 .. 7:
