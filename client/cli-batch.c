@@ -2,12 +2,14 @@
 /*
  * dedit-client batch: JSON lines in, JSON lines out in the order of the input, several at once.
  * One input line: {"prompt": "..."} or {"messages": [...]}, and any of "id", "max_tokens",
- * "temperature", "seed".  With --output an interrupted run goes on after the last whole line.
+ * "temperature", "seed".  With --output an interrupted run goes on after the last whole line; a line whose
+ * answer was lost with the daemon is not written, so it is asked again.
  */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -33,7 +35,10 @@ struct batch {
     struct item *window; /* ring of items in order: [first, next) */
     size_t parallel, first, next;
     size_t skip;         /* lines that are done already */
-    size_t done, failed;
+    size_t total;        /* lines of the input, 0 when it is no file */
+    size_t done, failed; /* of this run */
+    bool lost;           /* the daemon went away: why */
+    struct dedit_error why;
     uint64_t tokens, started_ns;
     bool end;            /* no more input */
     bool tty;
@@ -69,6 +74,17 @@ static struct dedit_chat_message *messages_of(const json_t *list, size_t *ret_n,
     }
     *ret_n = n;
     return m;
+}
+
+/* Is the answer's absence the line's own fault?  Otherwise the run ends, and the line stays to be done. */
+static bool lose(struct batch *b, const struct dedit_error *e)
+{
+    if (cli_status_of(e->code) != CLI_NO_DAEMON)
+        return false;
+    if (!b->lost)
+        b->why = *e;
+    b->lost = true;
+    return true;
 }
 
 static void set_result_error(struct item *it, const char *code, const char *message)
@@ -107,7 +123,7 @@ static void submit(struct batch *b, struct item *it)
     }
     if (!o.text && !o.messages)
         set_result_error(it, "invalid-argument", why);
-    else if (dedit_client_submit(b->d, &o, &it->r, &e) < 0)
+    else if (dedit_client_submit(b->d, &o, &it->r, &e) < 0 && !lose(b, &e))
         set_result_error(it, dedit_error_name(e.code), e.msg);
     mem_free(many);
 }
@@ -148,6 +164,10 @@ static bool feed(struct batch *b)
 static void take_end(struct batch *b, struct item *it, const struct dedit_event *ev)
 {
     if (ev->type == DEDIT_EVENT_FAILED) {
+        struct dedit_error e = {.code = ev->error_code};
+        snprintf(e.msg, sizeof e.msg, "%s: %s", ev->finish_reason, ev->error_message);
+        if (lose(b, &e))
+            return;
         set_result_error(it, dedit_error_name(ev->error_code), ev->error_message);
         return;
     }
@@ -161,19 +181,20 @@ static bool advance(struct batch *b, struct item *it)
 {
     struct dedit_event ev;
     struct dedit_error e;
-    while (!it->out) {
+    while (!it->out && !b->lost) {
         int n = dedit_request_next(it->r, &ev, 0, &e);
         if (n == 0)
             return false;
-        if (n < 0)
-            set_result_error(it, dedit_error_name(e.code), e.msg);
-        else if (ev.type == DEDIT_EVENT_TOKENS) {
+        if (n < 0) {
+            if (!lose(b, &e))
+                set_result_error(it, dedit_error_name(e.code), e.msg);
+        } else if (ev.type == DEDIT_EVENT_TOKENS) {
             if (strbuf_add(&it->text, ev.text, ev.text_len) < 0)
                 set_result_error(it, "out-of-memory", "the answer does not fit in memory");
         } else if (ev.type == DEDIT_EVENT_FINISHED || ev.type == DEDIT_EVENT_FAILED)
             take_end(b, it, &ev);
     }
-    return true;
+    return it->out != NULL;
 }
 
 static int write_result(struct batch *b, struct item *it)
@@ -201,13 +222,53 @@ static int write_result(struct batch *b, struct item *it)
     return r;
 }
 
+/* "[======>        ]  40 of 100 lines, 1 failed, 7 running, 123.4 tokens/s, 0:42 left" */
 static void progress(const struct batch *b, bool last)
 {
+    enum { WIDTH = 20 };
     double s = (double)(clock_now_ns() - b->started_ns) / 1e9;
+    size_t first = b->first < b->skip ? b->skip : b->first;
     if (!b->tty || b->c->quiet)
         return;
-    fprintf(stderr, "\r\033[K%zu done, %zu failed, %zu running, %.1f tokens/s%s", b->done, b->failed,
-            b->next - b->first, s > 0 ? (double)b->tokens / s : 0.0, last ? "\n" : "");
+    fputs("\r\033[K", stderr);
+    if (b->total) {
+        size_t full = b->first < b->total ? b->first * WIDTH / b->total : WIDTH;
+        fputc('[', stderr);
+        for (size_t i = 0; i < WIDTH; i++)
+            fputc(i < full ? '=' : i == full ? '>' : ' ', stderr);
+        fprintf(stderr, "] %zu of %zu lines", b->first, b->total);
+    } else {
+        fprintf(stderr, "%zu lines", b->first);
+    }
+    fprintf(stderr, ", %zu failed, %zu running, %.1f tokens/s", b->failed, b->next - first,
+            s > 0 ? (double)b->tokens / s : 0.0);
+    if (b->total > b->first && b->done && !last) {
+        double left = s / (double)b->done * (double)(b->total - b->first);
+        unsigned seconds = left < 3.6e6 ? (unsigned)left : 3600000u;
+        if (seconds >= 3600)
+            fprintf(stderr, ", %u:%02u:%02u left", seconds / 3600, seconds / 60 % 60, seconds % 60);
+        else
+            fprintf(stderr, ", %u:%02u left", seconds / 60, seconds % 60);
+    }
+    if (last)
+        fputc('\n', stderr);
+}
+
+/* Lines that are not empty; 0 when the input is no file that can be read twice. */
+static size_t count_lines(FILE *f)
+{
+    struct stat st;
+    char *line = NULL;
+    size_t cap = 0, lines = 0;
+    ssize_t n;
+    if (fstat(fileno(f), &st) < 0 || !S_ISREG(st.st_mode))
+        return 0;
+    off_t at = ftello(f);
+    while ((n = getline(&line, &cap, f)) >= 0)
+        lines += strspn(line, " \t\r\n") != (size_t)n;
+    free(line);
+    clearerr(f);
+    return at >= 0 && fseeko(f, at, SEEK_SET) == 0 ? lines : 0;
 }
 
 /* ---- going on where an earlier run stopped ------------------------------------------------------------------------ */
@@ -239,6 +300,8 @@ static int open_files(struct batch *b)
     b->in = strcmp(in, "-") == 0 ? stdin : fopen(in, "r");
     if (!b->in)
         return cli_fail_text(c, CLI_FAILED, "%s: %s", in, strerror(errno));
+    if (b->tty && !c->quiet)
+        b->total = count_lines(b->in);
     b->out = stdout;
     if (!out)
         return CLI_OK;
@@ -269,7 +332,7 @@ static int work(struct batch *b)
 {
     uint64_t drawn = 0;
     while (!cli_interrupted) {
-        while (!b->end && b->next - b->first < b->parallel)
+        while (!b->end && !b->lost && b->next - b->first < b->parallel)
             if (!feed(b))
                 break;
         if (b->first == b->next)
@@ -289,6 +352,8 @@ static int work(struct batch *b)
         }
         if (moved)
             continue;
+        if (b->lost)
+            return cli_fail(b->c, &b->why);
         int status = wait_for_events(b);
         if (status != CLI_OK)
             return status;

@@ -79,17 +79,29 @@ static int answer(struct talk *t, struct strbuf *text)
             n = dedit_request_cancel(r, &e) < 0 ? -1 : n;
         }
         if (n < 0) {
-            fputc('\n', stdout);
+            if (!c->json)
+                fputc('\n', stdout);
             status = cli_fail(c, &e);
         } else if (n > 0 && ev.type == DEDIT_EVENT_TOKENS) {
-            fwrite(ev.text, 1, ev.text_len, stdout);
+            if (!c->json)
+                fwrite(ev.text, 1, ev.text_len, stdout);
             fflush(stdout);
             if (strbuf_add(text, ev.text, ev.text_len) < 0)
                 status = cli_fail_text(c, CLI_FAILED, "out of memory");
+        } else if (n > 0 && ev.type == DEDIT_EVENT_FAILED && c->json) {
+            struct dedit_error failed = {.code = ev.error_code};
+            snprintf(failed.msg, sizeof failed.msg, "%s: %s", ev.finish_reason, ev.error_message);
+            status = cli_fail(c, &failed);
         } else if (n > 0 && ev.type == DEDIT_EVENT_FAILED) {
             printf("\n%s%s: %s%s\n", cli_sgr(c, "\033[31m"), ev.finish_reason, ev.error_message,
                    cli_sgr(c, "\033[0m"));
             status = CLI_FAILED;
+        } else if (n > 0 && ev.type == DEDIT_EVENT_FINISHED && c->json) {
+            cli_print_json(json_pack("{s:s, s:s%, s:s, s:o}", "role", "assistant", "content",
+                                     text->s ? text->s : "", text->len, "finish_reason",
+                                     ev.finish_reason, "usage", cli_usage_json(&ev.usage)));
+            fflush(stdout);
+            status = CLI_OK;
         } else if (n > 0 && ev.type == DEDIT_EVENT_FINISHED) {
             fputc('\n', stdout);
             if (!c->quiet) {
@@ -120,8 +132,13 @@ static void help(void)
 
 static void show(const struct talk *t)
 {
-    for (size_t i = 0; i < t->n; i++)
-        printf("%s: %s\n", t->m[i].role, t->m[i].content);
+    for (size_t i = 0; i < t->n; i++) {
+        if (t->c->json)
+            cli_print_json(
+                json_pack("{s:s, s:s}", "role", t->m[i].role, "content", t->m[i].content));
+        else
+            printf("%s: %s\n", t->m[i].role, t->m[i].content);
+    }
 }
 
 /* 1: leave. */
@@ -142,7 +159,10 @@ static int command(struct talk *t, const char *line)
         if (reset(t, line + 8) < 0)
             cli_fail_text(t->c, CLI_FAILED, "out of memory");
     } else {
-        printf("%s: unknown, /help lists what there is\n", line);
+        if (t->c->json)
+            cli_fail_text(t->c, CLI_USAGE, "%s: unknown, /help lists what there is", line);
+        else
+            printf("%s: unknown, /help lists what there is\n", line);
     }
     return 0;
 }
@@ -187,7 +207,7 @@ static void lines_init(struct lines *l, const struct cli *c)
 {
     *l = (struct lines){0};
 #if HAVE_LIBEDIT
-    l->edit = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+    l->edit = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) && !c->json;
     if (l->edit) {
         using_history();
         stifle_history(HISTORY_LINES);
@@ -201,15 +221,23 @@ static void lines_init(struct lines *l, const struct cli *c)
 #endif
 }
 
-/* The next line without its end, or NULL; valid until the next call. */
+/* The next line without its end, or NULL; valid until the next call.  On a terminal Ctrl-C gives an
+ * empty line: what was typed is dropped, the program goes on. */
 static const char *next_line(struct lines *l, bool prompt)
 {
 #if HAVE_LIBEDIT
     if (l->edit) {
         free(l->buf); /* readline's own allocation */
+        cli_catch_interrupt(true);
         l->buf = readline("> ");
+        bool interrupted = cli_interrupted;
+        cli_catch_interrupt(false);
         if (l->buf && *l->buf)
             add_history(l->buf);
+        if (!l->buf && interrupted) {
+            fputc('\n', stdout);
+            return "";
+        }
         return l->buf;
     }
 #endif
@@ -240,7 +268,7 @@ int cli_chat(struct cli *c)
     struct talk t = {.c = c};
     struct lines l;
     int status = CLI_OK;
-    bool terminal = isatty(STDIN_FILENO);
+    bool terminal = isatty(STDIN_FILENO) && !c->json;
 
     if (c->argc)
         return cli_usage_error(c, "%s: unexpected argument", c->argv[0]);

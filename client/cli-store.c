@@ -209,6 +209,8 @@ int cli_rm(struct cli *c)
         status = remove_folder(c, path.s);
     else if (unlink(path.s) < 0)
         status = cli_fail_text(c, CLI_FAILED, "%s: %s", path.s, strerror(errno));
+    if (status == CLI_OK && c->json)
+        cli_print_json(json_pack("{s:b}", "ok", 1));
     strbuf_done(&path);
     return status;
 }

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 
@@ -424,6 +425,19 @@ static int charge(struct peer *p, struct job *j, struct error *err)
     return r;
 }
 
+/* A client may have read the end of a request that the engine thread has not reported yet: it was put
+ * aside between the two.  Its share is about to be free, so a refusal would be wrong. */
+static bool await_endings(struct peer *p)
+{
+    bool any = false;
+    for (int i = 0; i < 200 && __atomic_load_n(&p->account->ending, __ATOMIC_ACQUIRE); i++) {
+        any = true;
+        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+        server_take_reports(p->server);
+    }
+    return any;
+}
+
 void peer_submit(struct peer *p, const Dedit__Wire__ClientMessage *m, struct packet_fds *fds)
 {
     struct server *s = p->server;
@@ -444,8 +458,11 @@ void peer_submit(struct peer *p, const Dedit__Wire__ClientMessage *m, struct pac
                     m->submit->model && *m->submit->model ? m->submit->model
                                                           : "no default model is configured;");
     }
-    if (r == 0)
+    if (r == 0) {
         r = charge(p, j, &err);
+        if ((r == DEDIT_E_LIMIT || r == DEDIT_E_BUSY) && await_endings(p))
+            r = charge(p, j, &err);
+    }
     if (r < 0) {
         peer_send_error(p, tag, &err);
         job_free(j);

@@ -316,6 +316,8 @@ void sink_end(struct job *j)
 {
     if (!j->slot || j->slot->broken || j->cancel == JOB_CANCEL_GONE)
         return;
+    j->ending = true;
+    __atomic_fetch_add(&j->account->ending, 1, __ATOMIC_RELEASE);
     if (j->error.code)
         end_failed(j);
     else

@@ -265,6 +265,7 @@ script_tests = \
 	%D%/integration/packages.sh \
 	%D%/integration/same-bytes.sh \
 	%D%/integration/step.sh \
+	%D%/integration/terminal.sh \
 	%D%/integration/verdict.sh
 # The units as they are shipped: a sanitizer's run-time library needs what they forbid.
 if !SANITIZED
@@ -273,6 +274,6 @@ endif
 EXTRA_DIST += %D%/integration/systemd.sh
 EXTRA_DIST += %D%/integration/golden.sh %D%/integration/lib.sh \
 	%D%/integration/dedit_py.py %D%/integration/harness.py \
-	%D%/integration/test_daemon.py
+	%D%/integration/test_daemon.py %D%/integration/test_terminal.py
 EXTRA_DIST += $(lint_tests) %D%/lint/lint.sh %D%/lint/code.awk $(script_tests)
 TESTS += $(check_PROGRAMS) $(lint_tests) $(script_tests)
