@@ -58,11 +58,15 @@ static int open_error(const char *path, int error, struct error *err)
                 return error_set(err, code, __FILE__, __LINE__, "%s: %s is not a directory", path,
                                  part);
             if (faccessat(AT_FDCWD, part, X_OK, AT_EACCESS) < 0)
-                return error_set(err, code, __FILE__, __LINE__, "%s: %s may not be searched: %s",
-                                 path, part, strerror(errno));
+                return error_set(err, code, __FILE__, __LINE__,
+                                 "%s: %s may not be searched: %s (user %u)", path, part,
+                                 strerror(errno), (unsigned)geteuid());
             *p = '/';
         }
     }
+    if (code == DEDIT_E_DENIED)
+        return error_set(err, code, __FILE__, __LINE__, "%s: %s (user %u)", path, strerror(saved),
+                         (unsigned)geteuid());
     return error_set(err, code, __FILE__, __LINE__, "%s: %s", path, strerror(saved));
 }
 

@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "base/fd.h"
+#include "base/mapguard.h"
 
 int file_read(const char *path, size_t max, char **ret, size_t *ret_len, struct error *err)
 {
@@ -132,6 +133,7 @@ int file_map_open(const char *path, struct file_map *ret, struct error *err)
     if (addr == MAP_FAILED)
         return error_set(err, errno == ENOMEM ? DEDIT_E_NOMEM : DEDIT_E_IO, __FILE__, __LINE__,
                          "%s: cannot map: %s", path, strerror(errno));
+    map_guard_add(addr, (size_t)size);
     *ret = (struct file_map){.addr = addr, .size = (size_t)size};
     return 0;
 }
@@ -153,7 +155,9 @@ void file_map_release(struct file_map *m, size_t off, size_t len)
 
 void file_map_done(struct file_map *m)
 {
-    if (m->addr)
+    if (m->addr) {
+        map_guard_remove(m->addr);
         munmap(m->addr, m->size);
+    }
     *m = (struct file_map){0};
 }

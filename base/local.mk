@@ -17,6 +17,8 @@ libdedit_base_a_SOURCES = \
 	%D%/hash.h \
 	%D%/log.c \
 	%D%/log.h \
+	%D%/mapguard.c \
+	%D%/mapguard.h \
 	%D%/memfd.c \
 	%D%/parse.c \
 	%D%/parse.h \

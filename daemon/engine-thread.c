@@ -307,6 +307,7 @@ int engine_thread_new(uint32_t max_jobs, struct engine_thread **ret, struct erro
         /* Signals belong to the loop thread. */
         sigset_t all, old;
         sigfillset(&all);
+        sigdelset(&all, SIGBUS); /* base/mapguard.h */
         pthread_sigmask(SIG_SETMASK, &all, &old);
         int e = pthread_create(&t->thread, NULL, run, t);
         pthread_sigmask(SIG_SETMASK, &old, NULL);

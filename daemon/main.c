@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/mapguard.h"
 #include "daemon/config.h"
 #include "daemon/journal.h"
 #include "daemon/listen.h"
@@ -93,6 +94,7 @@ static int watch_signals(struct daemon *d, struct error *err)
     sigaddset(&set, SIGHUP);
     sigprocmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes holds for shared memory too: EFBIG, not the end */
     d->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (d->signal_fd < 0)
         return ERR(err, IO, "signalfd: %s", strerror(errno));
@@ -163,6 +165,11 @@ static int run(struct daemon *d, struct config *c, bool *ret_started, struct err
     d->systemd = sdglue_free(d->systemd);
     d->metrics = metrics_http_free(d->metrics);
     listener_close(&d->listener);
+    if (r == 0 && server_loading(s)) {
+        /* A load cannot be stopped and may take minutes; nobody waits for it any more. */
+        log_write(LOG_LEVEL_INFO, "daemon", NULL, "stopped while a model was being loaded");
+        return 0; /* with the threads as they are */
+    }
     loop_remove(d->signal_source);
     server_done(s);
     fd_close(d->signal_fd);
@@ -203,6 +210,11 @@ int main(int argc, char **argv)
         break;
     }
     journal_init();
+    if (map_guard_install(&err) < 0) {
+        fprintf(stderr, "dedit-d: %s\n", err.msg);
+        config_free(c);
+        return EXIT_RUNTIME;
+    }
     log_set_level((enum log_level)c->log_level);
     bool started = false;
     int r = run(&d, c, &started, &err);

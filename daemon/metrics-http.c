@@ -197,8 +197,11 @@ static int choose_path(struct metrics_http *h, const char *daemon_socket, struct
     }
     if (n < 0 || (size_t)n >= sizeof h->path) {
         h->path[0] = 0;
-        return ERR(err, LIMIT, "metrics_socket: the path has %d bytes, the limit is %u", n,
-                   WIRE_MAX_PATH);
+        ERR(err, LIMIT, "metrics_socket: the path has %d bytes, the limit is %u", n, WIRE_MAX_PATH);
+        if (own)
+            return err->code;
+        log_write(LOG_LEVEL_WARNING, "metrics", NULL, "%s; there is no such socket", err->msg);
+        *err = (struct error){0};
     }
     return 0;
 }

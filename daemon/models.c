@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/mapguard.h"
 #include "daemon/peer.h"
 #include "daemon/server.h"
 
@@ -241,7 +242,12 @@ static void on_progress(void *arg, const char *phase, uint64_t done, uint64_t to
 void models_load_task(void *object)
 {
     struct load_task *t = object;
+    uint64_t faults = map_guard_faults();
     engine_new(t->path, &t->config, on_progress, t->model, &t->engine, &t->error);
+    if (map_guard_faults() == faults)
+        return;
+    t->engine = engine_free(t->engine); /* zeros were read where weights had been */
+    ERR(&t->error, IO, "%s: a file became shorter while it was read", t->path);
 }
 
 /* Everything is in use: the model that was loaded first takes no more requests. */

@@ -145,12 +145,15 @@ void server_stop_now(struct server *s)
 
 bool server_idle(const struct server *s)
 {
-    if (s->n_jobs || s->n_preparing || s->n_forgetting)
-        return false;
+    return !s->n_jobs && !s->n_preparing && !s->n_forgetting;
+}
+
+bool server_loading(const struct server *s)
+{
     for (const struct model *m = s->models; m; m = m->next)
         if (m->state == MODEL_LOADING && !m->load_waits)
-            return s->stop_now; /* the loader is waited for in server_done */
-    return true;
+            return true;
+    return false;
 }
 
 const char *server_status(const struct server *s)

@@ -61,7 +61,8 @@ int server_apply(struct server *s, struct config *c, struct error *err);
 /* No new requests; with stop, running ones get drain_timeout and the rest is refused. */
 void server_drain(struct server *s, bool stop);
 void server_stop_now(struct server *s); /* cancels what still runs */
-bool server_idle(const struct server *s); /* nothing under way on any thread */
+bool server_idle(const struct server *s); /* no request under way on any thread */
+bool server_loading(const struct server *s); /* the loader is at work: server_done waits for it */
 const char *server_status(const struct server *s); /* "ready", "loading", "draining" */
 
 /* ---- jobs (server-jobs.c) ------------------------------------------------------------------------- */

@@ -50,6 +50,7 @@ int worker_new(const char *name, size_t capacity, void (*fn)(void *object), stru
     if (r == 0) {
         sigset_t all, old;
         sigfillset(&all);
+        sigdelset(&all, SIGBUS); /* base/mapguard.h */
         pthread_sigmask(SIG_SETMASK, &all, &old);
         int e = pthread_create(&w->thread, NULL, run, w);
         pthread_sigmask(SIG_SETMASK, &old, NULL);

@@ -238,6 +238,7 @@ int dk_pool_new(unsigned n_threads, struct dk_pool **ret, struct error *err)
     /* Signals are for the program's own threads. */
     sigset_t all, old;
     sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* base/mapguard.h */
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int r = 0;
     for (unsigned i = 0; i + 1 < n_threads; i++) {

@@ -18,6 +18,8 @@ TOP = os.environ["top_srcdir"]
 BUILD = os.environ["top_builddir"]
 DAEMON = os.path.join(BUILD, "daemon", "dedit-d")
 MODELS = os.path.join(TOP, "tests", "golden", "models")
+with open(os.path.join(BUILD, "config.h")) as _f:
+    SLOW = 10 if "#define DEDIT_SANITIZED 1" in _f.read() else 1  # sanitizers are
 pb = dedit_py.load_proto(TOP)
 tests = []
 
@@ -42,7 +44,8 @@ class Daemon:
         with open(os.path.join(self.dir, "conf"), "w") as f:
             f.write(conf)
         self.log = open(os.path.join(self.dir, "log"), "w+")
-        self.process = subprocess.Popen(list(prefix) + args + list(options),
+        self.args = list(prefix) + args + list(options)
+        self.process = subprocess.Popen(self.args,
                                         stdin=subprocess.DEVNULL, stdout=self.log,
                                         stderr=self.log, preexec_fn=preexec,
                                         env=dict(os.environ, **(env or {})))
@@ -116,6 +119,11 @@ class Daemon:
         assert got == code, "exit status %d: %s" % (got, text)
         for word in ("AddressSanitizer", "runtime error", "ThreadSanitizer"):
             assert word not in text, text
+
+
+def rss(d):
+    with open("/proc/%d/statm" % d.process.pid) as f:
+        return int(f.read().split()[1]) * 4096
 
 
 def oracle(name):

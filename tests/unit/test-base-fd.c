@@ -8,10 +8,12 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/fd.h"
+#include "base/mapguard.h"
 #include "tests/unit/util.h"
 
 static const char *in_tmp(const char *name)
@@ -358,6 +360,52 @@ START_TEST(memfd_refusals)
 }
 END_TEST
 
+/* A mapped file that gets shorter reads as zeros, is counted, and ends nobody. */
+START_TEST(files_that_shrink_while_mapped)
+{
+    char path[600];
+    static char data[5 * 4096];
+    struct file_map m;
+    struct error err = {0};
+    snprintf(path, sizeof path, "%s/f", test_tmpdir());
+    memset(data, 'x', sizeof data);
+    ck_assert_int_eq(file_write_atomic(path, data, sizeof data, &err), 0);
+    ck_assert_int_eq(file_map_open(path, &m, &err), 0);
+    const volatile char *p = m.addr;
+    ck_assert_int_eq(p[4 * 4096], 'x');
+    ck_assert_int_eq(truncate(path, 4096 + 10), 0);
+    pid_t child = fork(); /* without the guard it is the end, as ever */
+    if (child == 0) {
+        setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+        signal(SIGBUS, SIG_DFL);
+        _exit(p[3 * 4096]);
+    }
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
+    ck_assert_int_eq(map_guard_install(&err), 0);
+    uint64_t before = map_guard_faults();
+    ck_assert_int_eq(p[0], 'x');
+    ck_assert_int_eq(p[4096 + 9], 'x');
+    ck_assert_uint_eq(map_guard_faults(), before);
+    ck_assert_int_eq(p[2 * 4096 + 7], 0);
+    ck_assert_int_eq(p[4 * 4096], 0);
+    ck_assert_int_eq(p[4 * 4096 + 1], 0);
+    ck_assert_uint_eq(map_guard_faults(), before + 2);
+    /* Other faults end the process: no file of ours was read. */
+    child = fork();
+    if (child == 0) {
+        setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+        map_guard_remove(m.addr);
+        _exit(p[3 * 4096]);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
+    file_map_done(&m);
+    signal(SIGBUS, SIG_DFL);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("base-fd");
@@ -373,6 +421,7 @@ int main(void)
     tcase_add_test(t, write_atomic);
     tcase_add_test(t, write_atomic_no_space);
     tcase_add_test(t, map);
+    tcase_add_test(t, files_that_shrink_while_mapped);
     t = test_case(s, "memfd");
     tcase_add_test(t, memfds);
     tcase_add_test(t, memfd_refusals);

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Put before the C library by tests: a wall clock that jumps, and files that are slow to read.
+ *   FAKE_CLOCK=1       CLOCK_REALTIME goes an hour back or forth at each look
+ *   FAKE_SLOW=SECONDS  mapping a file whose name ends in .safetensors takes so long
+ *   FAKE_AFTER=1       ... after the mapping was made, not before
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static int is_model(int fd)
+{
+    char name[64], path[4096];
+    snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(name, path, sizeof path - 1);
+    static const char end[] = ".safetensors";
+    return n > (ssize_t)sizeof end && !strncmp(path + n - (sizeof end - 1), end, sizeof end - 1);
+}
+
+static void pause_for(const char *s)
+{
+    double seconds = atof(s);
+    struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    nanosleep(&t, NULL);
+}
+
+void *mmap(void *addr, size_t size, int prot, int flags, int fd, off_t off)
+{
+    static void *(*real)(void *, size_t, int, int, int, off_t);
+    const char *slow = getenv("FAKE_SLOW");
+    int now = slow && fd >= 0 && is_model(fd), after = getenv("FAKE_AFTER") != NULL;
+    if (!real)
+        *(void **)&real = dlsym(RTLD_NEXT, "mmap");
+    if (now && !after)
+        pause_for(slow);
+    void *p = real(addr, size, prot, flags, fd, off);
+    if (now && after)
+        pause_for(slow);
+    return p;
+}
+
+static long jump(void)
+{
+    static unsigned looks;
+    return getenv("FAKE_CLOCK") ? (looks++ & 1 ? 3600 : -7200) : 0;
+}
+
+int clock_gettime(clockid_t id, struct timespec *t)
+{
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real)
+        *(void **)&real = dlsym(RTLD_NEXT, "clock_gettime");
+    int r = real(id, t);
+    if (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)
+        t->tv_sec += jump();
+    return r;
+}
+
+int gettimeofday(struct timeval *t, void *zone)
+{
+    struct timespec s;
+    (void)zone;
+    clock_gettime(CLOCK_REALTIME, &s);
+    t->tv_sec = s.tv_sec;
+    t->tv_usec = s.tv_nsec / 1000;
+    return 0;
+}
+
+time_t time(time_t *ret)
+{
+    struct timespec s;
+    clock_gettime(CLOCK_REALTIME, &s);
+    if (ret)
+        *ret = s.tv_sec;
+    return s.tv_sec;
+}

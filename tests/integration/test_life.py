@@ -1,0 +1,712 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of dedit-d: paths, models that come and go, systemd's protocol, clocks, the end.
+
+Speaks TAP.
+"""
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from harness import (BUILD, DAEMON, MODELS, SLOW, TOP, Daemon, cases, endless, greedy, main,  # noqa: E402
+                     pb, refused, rss, sampled, test)
+from dedit_py import Client, Closed, DaemonError, FAILED, FINISHED  # noqa: E402
+
+CLIENT = os.path.join(BUILD, "client", "dedit-client")
+_preload = None
+
+
+def preload(**k):
+    """Environment with preload.c before the C library."""
+    global _preload
+    if not _preload:
+        _preload = tempfile.TemporaryDirectory()
+        subprocess.run(os.environ.get("CC", "cc").split()
+                       + ["-shared", "-fPIC", "-O1", "-o", _preload.name + "/p.so",
+                          os.path.join(TOP, "tests", "integration", "preload.c"), "-ldl"], check=True)
+    asan = os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"
+    return dict({"LD_PRELOAD": _preload.name + "/p.so", "ASAN_OPTIONS": asan}, **k)
+
+
+def order(c, kind, **k):
+    m = pb.ClientMessage()
+    for name, v in k.items():
+        setattr(getattr(m, kind), name, v)
+    getattr(m, kind).SetInParent()
+    return c.call(m)
+
+
+def states(c):
+    return {m.name: m.state for m in order(c, "list_models").models.models}
+
+
+def wait_log(d, text, seconds=20):
+    deadline = time.monotonic() + seconds
+    while text not in d.text():
+        assert time.monotonic() < deadline, d.text()
+        time.sleep(0.02)
+
+
+def run(args, **k):
+    return subprocess.run([DAEMON] + args, capture_output=True, text=True, timeout=60, **k)
+
+
+# ---- paths ----------------------------------------------------------------------------------------------
+
+
+@test
+def dmn_03_the_length_of_socket_paths():
+    """DMN-03: 107 bytes work, 108 and 200 are refused with path, length and limit, for both sides."""
+    if os.geteuid() == 0:  # XDG_RUNTIME_DIR is a user's
+        def user():
+            os.setgid(65534)
+            os.setuid(65534)
+    else:
+        user = None
+    for n in (107, 108, 200):
+        base = tempfile.mkdtemp(prefix="dt", dir="/tmp")
+        fill = n - len(base) - len("/dedit/dedit.sock") - 1
+        run_dir = os.path.join(base, "r" * fill)
+        os.mkdir(run_dir)
+        for p in (base, run_dir):
+            os.chmod(p, 0o777)
+        path = run_dir + "/dedit/dedit.sock"
+        assert len(path) == n
+        env = dict(os.environ, XDG_RUNTIME_DIR=run_dir)
+        env.pop("DEDIT_SOCKET", None)
+        p = subprocess.Popen([DAEMON, "--config", "/dev/null/none"], stderr=subprocess.PIPE, text=True,
+                             env=env, preexec_fn=user)
+        p.communicate(timeout=30)
+        open(base + "/conf", "w").close()
+        p = subprocess.Popen([DAEMON, "--config", base + "/conf"], stderr=subprocess.PIPE, text=True,
+                             env=env, preexec_fn=user)
+        if n == 107:  # the metrics' socket beside it would be longer: it does without
+            deadline = time.monotonic() + 30
+            while not os.path.exists(path):
+                assert time.monotonic() < deadline and p.poll() is None, p.stderr.read()
+                time.sleep(0.01)
+            time.sleep(0.1)
+            ping = subprocess.run([CLIENT, "ping"], env=env, capture_output=True, text=True, timeout=30)
+            assert ping.returncode == 0, ping
+            p.terminate()
+            assert p.wait(30) == 0
+            p.stderr.close()
+        else:
+            err = p.communicate(timeout=30)[1]
+            assert p.returncode == 78, err
+            assert run_dir[:60] in err and str(n) in err and "107" in err, err
+            assert os.listdir(run_dir) == [], "something was made"
+            ping = subprocess.run([CLIENT, "ping", "--socket", path], env=env, capture_output=True,
+                                  text=True, timeout=30)
+            assert ping.returncode != 0 and "107" in ping.stderr and str(n) in ping.stderr, ping
+        shutil.rmtree(base)
+
+
+@test
+def socket_paths_that_are_taken():
+    """Part E: taken by a file, a folder, a live socket of another type; in an unwritable folder."""
+    base = tempfile.mkdtemp(prefix="dedit-test-")
+    conf = base + "/conf"
+    open(conf, "w").close()
+    path = base + "/s"
+    with open(path, "w") as f:
+        f.write("precious")
+    r = run(["--socket", path, "--config", conf])
+    assert r.returncode == 78 and "no socket" in r.stderr and path in r.stderr, r
+    assert open(path).read() == "precious"
+    os.unlink(path)
+    os.mkdir(path)
+    r = run(["--socket", path, "--config", conf])
+    assert r.returncode == 78 and path in r.stderr, r
+    os.rmdir(path)
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET):
+        s = socket.socket(socket.AF_UNIX, kind)
+        s.bind(path)
+        if kind != socket.SOCK_DGRAM:
+            s.listen(1)
+        r = run(["--socket", path, "--config", conf])
+        assert r.returncode == 78 and "another program listens" in r.stderr, r
+        assert os.path.exists(path), "somebody's socket was removed"
+        s.close()
+        os.unlink(path)
+    # A symbolic link is not followed, whatever it points at.
+    os.symlink(base + "/target", path)
+    r = run(["--socket", path, "--config", conf])
+    assert r.returncode == 78 and not os.path.exists(base + "/target"), r
+    os.unlink(path)
+    if os.geteuid() == 0:
+        def user():
+            os.setgid(65534)
+            os.setuid(65534)
+        os.mkdir(base + "/closed", 0o755)
+        os.chmod(base, 0o755)
+        r = run(["--socket", base + "/closed/s", "--config", conf], preexec_fn=user)
+        assert r.returncode == 78, r
+        for word in (base + "/closed", "Permission denied", "65534"):
+            assert word in r.stderr, r.stderr
+    shutil.rmtree(base)
+
+
+@test
+def dmn_04_a_service_user_that_cannot_reach_the_model():
+    """DMN-04: the message names the first component that fails, the reason and the user; once, code 78."""
+    if os.geteuid() != 0:
+        return  # what another user may read cannot be arranged
+
+    def user():
+        os.setgid(65534)
+        os.setuid(65534)
+    base = tempfile.mkdtemp(prefix="dedit-test-")
+    os.chmod(base, 0o777)
+    open(base + "/conf", "w").close()
+    shutil.copytree(os.path.join(MODELS, "a_llama_tied"), base + "/closed/m")
+    shutil.copytree(os.path.join(MODELS, "a_llama_tied"), base + "/shard")
+    shutil.copytree(os.path.join(MODELS, "a_llama_tied"), base + "/readonly")
+    os.mkdir(base + "/empty")
+    os.chmod(base + "/closed", 0o700)
+    os.chmod(base + "/shard/model.safetensors", 0)
+    os.chmod(base + "/readonly", 0o555)
+
+    def start(model, **k):
+        return run(["--socket", base + "/s", "--config", base + "/conf", "--threads", "1",
+                    "--model", model], preexec_fn=user, **k)
+    for model, words in ((base + "/closed/m", [base + "/closed", "ermission", "65534"]),
+                         (base + "/shard", ["model.safetensors", "ermission", "65534"]),
+                         (base + "/empty", [base + "/empty"]),
+                         (base + "/conf", [base + "/conf"]),
+                         (base + "/none/m", [base + "/none", "No such file"]),
+                         (base + "/conf/m", [base + "/conf", "not a directory"])):
+        r = start(model)
+        assert r.returncode == 78, (model, r)
+        for w in words:
+            assert w in r.stderr, (model, r.stderr)
+        assert not os.path.exists(base + "/s")
+    # A relative path is looked for in model_dir, and said so.
+    r = start("m=nowhere/m", cwd="/")
+    assert r.returncode == 78 and "nowhere" in r.stderr, r
+    before = sorted(os.listdir(base + "/readonly"))
+    d = Daemon(models=(), prefix=[], conf="")
+    order(d.client(), "load_model", name="r", path=base + "/readonly")
+    assert sorted(os.listdir(base + "/readonly")) == before, "something was made in the model's folder"
+    d.stop()
+    shutil.rmtree(base)
+
+
+# ---- models ------------------------------------------------------------------------------------------------
+
+
+def several(n, limit, **more):
+    """Configuration of n tiny models, none of them loaded."""
+    text = "[daemon]\nmax_models = %d\n" % limit
+    names = ("a_llama_tied", "c_qwen2", "d_qwen3", "b_llama_rope3")
+    for i in range(n):
+        text += "[model m%d]\npath = %s\n" % (i, os.path.join(MODELS, names[i]))
+        for k, v in more.items():
+            text += "%s = %s\n" % (k, v)
+    return text
+
+
+@test
+def dmn_06_a_cold_model_serves_all_who_asked():
+    """DMN-06: four at once on a cold model; unload while they run; every request has its tokens."""
+    d = Daemon(models=(), conf=several(1, 1))
+    c, admin = d.client(), d.client()
+    want = c.ids(c.submit(greedy([5, 6, 7], 100)))[0]
+    order(admin, "unload_model", name="m0")
+    assert states(admin) == {"m0": "unloaded"}
+    others = [d.client() for _ in range(4)]
+    answers = [None] * 4
+
+    def ask(i):
+        answers[i] = others[i].ids(others[i].submit(greedy([5, 6, 7], 100)))[0]
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert answers == [want] * 4
+    running = [o.submit(greedy([5, 6, 7], 400)) for o in others]
+    order(admin, "unload_model", name="m0")  # answered when the last one has ended
+    assert states(admin) == {"m0": "unloaded"}
+    for o, a in zip(others, running):
+        assert len(o.ids(a)[0]) == 400
+    d.stop()
+
+
+@test
+def dmn_06_two_more_models_than_there_is_room_for():
+    """DMN-06: max_models = 1, A busy, B and C asked for together: A ends whole, B and C are served."""
+    d = Daemon(models=(), conf=several(3, 1))
+    a, b, c = d.client(), d.client(), d.client()
+    want = {m: a.ids(a.submit(greedy([5, 6, 7], 12, model=m)))[0] for m in ("m0", "m1", "m2")}
+    assert len({tuple(x) for x in want.values()}) == 3
+    blocker = d.client()  # with a ring of its own, the smallest there is
+    held = blocker.submit(endless([1, 2, 3], model="m0"))
+    d.wait_metric("dedit_num_requests_parked", 1)
+    refused("busy", ["max_models"], lambda: order(b, "load_model", name="m1"))  # an order is refused, not queued
+    answers = {}
+
+    def ask(client, model):
+        answers[model] = client.ids(client.submit(greedy([5, 6, 7], 12, model=model)))[0]
+    threads = [threading.Thread(target=ask, args=x) for x in ((b, "m1"), (c, "m2"))]
+    for t in threads:
+        t.start()
+    time.sleep(0.3)
+    late = d.client()
+    again = threading.Thread(target=ask, args=(late, "m0"))  # a later one for the model that goes
+    again.start()
+    time.sleep(0.2)
+    assert answers == {}, "a busy model was evicted"
+    d.wait_metric("dedit_num_requests_parked", 1)
+    assert len(blocker.ids(held)[0]) == 500
+    for t in threads + [again]:
+        t.join(60)
+    assert answers == want
+    d.wait_metric("dedit_num_requests_running", 0)
+    # Steady work on one model does not keep another out for ever.
+    stop = threading.Event()
+
+    def steady():
+        client = d.client()
+        while not stop.is_set():
+            client.ids(client.submit(greedy([5, 6, 7], 50, model="m0")))
+    load = [threading.Thread(target=steady) for _ in range(3)]
+    for t in load:
+        t.start()
+    for _ in range(3):
+        assert b.ids(b.submit(greedy([5, 6, 7], 12, model="m1")))[0] == want["m1"]
+        assert c.ids(c.submit(greedy([5, 6, 7], 12, model="m2")))[0] == want["m2"]
+    stop.set()
+    for t in load:
+        t.join(60)
+    d.stop()
+
+
+@test
+def dmn_06_a_hundred_loads():
+    """DMN-06: load and unload a hundred times: memory, descriptors and maps stay what they were."""
+    d = Daemon(models=(), conf=several(2, 2))
+    c = d.client()
+
+    def measure():
+        pid = d.process.pid
+        with open("/proc/%d/maps" % pid) as f:
+            maps = len(f.readlines())
+        return rss(d), len(os.listdir("/proc/%d/fd" % pid)), maps
+    first = None
+    for i in range(100):
+        order(c, "load_model", name="m%d" % (i % 2))
+        if i % 10 == 0:
+            assert len(c.ids(c.submit(greedy([5, 6, 7], 5, model="m%d" % (i % 2))))[0]) == 5
+        order(c, "unload_model", name="m%d" % (i % 2))
+        if i == 20:
+            first = measure()
+    last = measure()
+    print("# RSS %.1f -> %.1f MiB, descriptors %d -> %d, maps %d -> %d"
+          % (first[0] / 2**20, last[0] / 2**20, first[1], last[1], first[2], last[2]))
+    assert last[0] < first[0] * 1.1 or SLOW > 1
+    assert last[1] <= first[1] + 1 and last[2] <= first[2] + 4
+    d.stop()
+
+
+@test
+def memory_limit_evicts_what_nobody_uses():
+    d = Daemon(models=(), conf=several(3, 3))
+    c = d.client()
+    need = {}
+    for m in ("m0", "m1", "m2"):
+        order(c, "load_model", name=m)
+        message = pb.ClientMessage()
+        message.get_model.name = m
+        need[m] = c.call(message).model.memory_bytes
+    d.stop()
+    limit = need["m0"] + max(need["m1"], need["m2"]) + 1000
+    d = Daemon("--memory-limit", str(limit), models=(), conf=several(3, 3))
+    c = d.client()
+    for m in ("m0", "m1", "m2", "m0", "m1"):
+        assert len(c.ids(c.submit(greedy([5, 6, 7], 5, model=m)))[0]) == 5, m
+        assert sum(s == "ready" for s in states(c).values()) <= 2
+    d.stop()
+    d = Daemon("--memory-limit", "100K", models=(), conf=several(3, 3))
+    refused("limit-exceeded", ["memory_limit", "MiB"], order, d.client(), "load_model")
+    d.stop()
+
+
+@test
+def a_model_file_that_changes_under_the_daemon():
+    """Part E: replaced, overwritten or truncated after the load; truncated while it is read."""
+    base = tempfile.mkdtemp(prefix="dedit-test-")
+    path = base + "/m"
+    shutil.copytree(os.path.join(MODELS, "a_llama_tied"), path)
+    weights = path + "/model.safetensors"
+    whole = open(weights, "rb").read()
+    d = Daemon("--model", path, models=())
+    c = d.client()
+    want = c.ids(c.submit(sampled([1, 2, 3], 100, 3)))[:2]
+
+    def same():
+        assert c.ids(c.submit(sampled([1, 2, 3], 100, 3)))[:2] == want
+        m = pb.ClientMessage()
+        m.tokenize.text = "hello there"
+        assert c.call(m).tokens.ids
+    with open(weights + ".new", "wb") as f:
+        f.write(b"garbage")
+    os.rename(weights + ".new", weights)
+    same()
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        os.truncate(os.path.join(path, name), 0)
+    same()
+    order(c, "unload_model", name="m")
+    refused("bad-format", [path], order, c, "load_model")
+    d.stop()
+    # In place, to nothing, while the daemon has it mapped.
+    for keep in (0, 8, 5000, len(whole) - 4096):
+        shutil.rmtree(path)
+        shutil.copytree(os.path.join(MODELS, "a_llama_tied"), path)
+        d = Daemon("--model", path, models=())
+        c = d.client()
+        os.truncate(weights, keep)
+        same()
+        d.stop()
+    shutil.rmtree(path)
+    shutil.copytree(os.path.join(MODELS, "a_llama_tied"), path)
+    for keep in (0, 5000, len(whole) - 100000):
+        with open(weights, "wb") as f:
+            f.write(whole)
+        d = Daemon(models=("c_qwen2",), env=preload(FAKE_SLOW="1", FAKE_AFTER="1"))
+        c, good = d.client(), d.client()
+        answer = []
+
+        def load():
+            try:
+                order(c, "load_model", name="m", path=path)
+                answer.append(None)
+            except (DaemonError, Closed) as e:
+                answer.append(e)
+        t = threading.Thread(target=load)
+        t.start()
+        time.sleep(0.5)
+        os.truncate(weights, keep)
+        assert len(good.ids(good.submit(greedy([5, 6, 7], 50)))[0]) == 50
+        t.join()
+        assert d.process.poll() is None, d.text()
+        assert isinstance(answer[0], DaemonError), "loaded from half a file: %s" % answer
+        assert "shorter" in answer[0].message, answer
+        assert len(good.ids(good.submit(greedy([5, 6, 7], 50)))[0]) == 50
+        with open(weights, "wb") as f:
+            f.write(whole)
+        order(c, "load_model", name="m", path=path)
+        assert c.ids(c.submit(sampled_for([1, 2, 3], 100, 3, "m")))[:2] == want
+        d.stop()
+    shutil.rmtree(base)
+
+
+def sampled_for(ids, n, seed, model):
+    def fill(s):
+        sampled(ids, n, seed)(s)
+        s.model = model
+    return fill
+
+
+@test
+def sch_01_admission():
+    """SCH-01: a prompt over the pool is refused with both numbers and holds up nobody; a full queue."""
+    # 512 bytes a position: the pool has 64 of them.
+    d = Daemon(models=(), conf=several(1, 1, kv_bytes="32K", max_context=64))
+    c = d.client()
+    try:
+        a = c.submit(greedy(list(range(1, 66)), 5))
+        error = c.wait_finished(a.request_id).error
+    except DaemonError as e:
+        error = e
+    assert error.code == "context-full" and "65" in error.message and "64" in error.message, error
+    for k in range(3):
+        assert len(c.ids(c.submit(greedy([k + 1, 2, 3, 4, 5], 5)))[0]) == 5
+    a = c.submit(greedy(list(range(1, 61)), 100))
+    ids, _, last = c.ids(a)
+    assert last["type"] == FINISHED and last["reason"] == "length" and 1 <= len(ids) <= 4, (ids, last)
+    d.stop()
+    d = Daemon("--max-requests", "2", models=(), conf=several(1, 1, max_num_seqs=1))
+    c = d.client()
+    held = [c.submit(endless([1, 2, 3])), c.submit(greedy([1, 2], 4))]
+    d.wait_metric("dedit_num_requests_parked", 1)
+    for _ in range(4):
+        start = time.monotonic()
+        refused("busy", ["max_requests", "2"], c.submit, greedy([1, 2], 4))
+        assert time.monotonic() - start < 1
+    assert d.metric("dedit_num_requests_waiting") == 1
+    assert len(c.ids(held[0])[0]) == 500
+    assert len(c.ids(held[1])[0]) == 4
+    d.stop()
+
+
+# ---- systemd's protocol ---------------------------------------------------------------------------------------
+
+
+class Notify:
+    """The other end of NOTIFY_SOCKET."""
+
+    def __init__(self, abstract):
+        self.dir = tempfile.mkdtemp(prefix="dedit-test-")
+        self.name = "@dedit-test-%d" % os.getpid() if abstract else self.dir + "/notify"
+        self.s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.s.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self.s.bind("\0" + self.name[1:] if abstract else self.name)
+        self.got = []
+
+    def read(self, until, seconds=30):
+        """Lines up to the one that begins so."""
+        deadline = time.monotonic() + seconds
+        while not any(line.startswith(until) for line in self.got):
+            self.s.settimeout(max(0.01, deadline - time.monotonic()))
+            data, anc, _, _ = self.s.recvmsg(4096, 1000)
+            self.pid = [struct.unpack("3i", v)[0] for a, t, v in anc if t == socket.SCM_CREDENTIALS][0]
+            self.got += data.decode().split("\n")
+
+    def close(self):
+        self.s.close()
+        shutil.rmtree(self.dir)
+
+
+@test
+def sys_01_readiness():
+    """SYS-01: READY=1 once, from the main process, when connecting works; by path and abstract name."""
+    for abstract in (False, True):
+        n = Notify(abstract)
+        d = Daemon(wait=False, env={"NOTIFY_SOCKET": n.name})
+        n.read("READY=1")
+        c = d.client()  # at this very moment
+        assert states(c) == {"a_llama_tied": "ready"}
+        assert n.pid == d.process.pid
+        assert any(line.startswith("STATUS=") for line in n.got)
+        n.read("STATUS=Serving 1 model")
+        d.process.send_signal(signal.SIGHUP)
+        n.read("RELOADING=1")
+        assert any(line.startswith("MONOTONIC_USEC=") for line in n.got)
+        c.close()
+        d.process.send_signal(signal.SIGTERM)
+        n.read("STOPPING=1")
+        d.stop()
+        # Once at the start, once after the reload.
+        assert n.got.count("READY=1") == 2 and n.got.count("STOPPING=1") == 1, n.got
+        n.close()
+    for name in ("/nonexistent/notify", "@nobody-listens", "nonsense", ""):
+        d = Daemon(env={"NOTIFY_SOCKET": name})
+        d.client().close()
+        d.stop()
+
+
+@test
+def sys_01_a_long_load_asks_for_time():
+    """SYS-01: while a model loads for seconds, EXTEND_TIMEOUT_USEC comes again and again, READY later."""
+    n = Notify(False)
+    d = Daemon(wait=False, env=preload(NOTIFY_SOCKET=n.name, FAKE_SLOW="3.5"))
+    n.read("READY=1")
+    extends = [line for line in n.got if line.startswith("EXTEND_TIMEOUT_USEC=")]
+    assert len(extends) >= 3 and all(int(e.split("=")[1]) >= 2000000 for e in extends), n.got
+    assert any(line.startswith("STATUS=Loading a_llama_tied") for line in n.got), n.got
+    c = d.client()
+    assert len(c.ids(c.submit(greedy([1, 2], 3)))[0]) == 3
+    d.stop()
+    n.close()
+
+
+@test
+def sys_01_the_watchdog_is_fed():
+    n = Notify(False)
+    d = Daemon(wait=False, env={"NOTIFY_SOCKET": n.name, "WATCHDOG_USEC": "400000"})
+    n.read("READY=1")
+    for _ in range(3):
+        n.got.clear()
+        n.read("WATCHDOG=1", 2 * SLOW)
+    d.stop()
+    n.close()
+
+
+LAUNCH = "export LISTEN_PID=$$%s LISTEN_FDS=%s; exec \"$@\""
+
+
+def activated(path, fds, count="1", pid=""):
+    """A daemon that gets these descriptors from 3 on."""
+    def place():
+        for i, fd in enumerate(fds):
+            os.dup2(fd, 100 + i)
+        for i in range(len(fds)):
+            os.dup2(100 + i, 3 + i)
+            os.set_inheritable(3 + i, True)
+    return subprocess.Popen(["/bin/sh", "-c", LAUNCH % (pid, count), "sh", DAEMON, "--config",
+                             path + ".conf", "--threads", "1", "--metrics-socket", "none", "--socket",
+                             path + ".own", "--model", os.path.join(MODELS, "a_llama_tied")],
+                            stderr=subprocess.PIPE, text=True, close_fds=False, preexec_fn=place)
+
+
+def talk(path):
+    c = Client(pb, path)
+    ids = c.ids(c.submit(greedy([1, 2, 3], 5)))[0]
+    c.close()
+    return len(ids)
+
+
+@test
+def sys_02_a_socket_from_systemd():
+    """SYS-02: the file stays when the daemon ends, and the next one serves who queued meanwhile."""
+    base = tempfile.mkdtemp(prefix="dedit-test-")
+    path = base + "/s"
+    open(path + ".conf", "w").close()
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    s.bind(path)
+    s.listen(16)
+    for _ in range(2):
+        p = activated(path, [s.fileno()])
+        assert talk(path) == 5
+        assert not os.path.exists(path + ".own"), "it made a socket of its own too"
+        p.terminate()
+        assert p.wait(30) == 0, p.stderr.read()
+        p.stderr.close()
+        assert os.path.exists(path)
+    early = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    early.connect(path)
+    m = pb.ClientMessage()
+    m.hello.max_version = 1
+    early.send(m.SerializeToString())
+    p = activated(path, [s.fileno()])
+    early.settimeout(30)
+    assert pb.DaemonMessage.FromString(early.recv(65536)).WhichOneof("body") == "hello"
+    with open("/proc/%d/environ" % p.pid, "rb") as f:
+        assert b"LISTEN_FDS" in f.read()
+    p.kill()
+    p.wait()
+    assert os.path.exists(path)
+    p = activated(path, [s.fileno()])  # after a SIGKILL, too
+    assert talk(path) == 5
+    p.terminate()
+    assert p.wait(30) == 0
+    s.close()
+    # Wrong: another process's, two of them, a stream socket, a plain file.
+    stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    stream.bind(base + "/stream")
+    stream.listen(1)
+    plain = os.open(path + ".conf", os.O_RDONLY)
+    for fds, count, words in (([stream.fileno()], "1", "SEQPACKET"), ([plain], "1", "SEQPACKET"),
+                              ([plain, plain], "2", "must be 1"), ([plain], "x", "LISTEN_FDS")):
+        p = activated(path, fds, count)
+        err = p.communicate(timeout=30)[1]
+        assert p.returncode == 78 and words in err, (p.returncode, err)
+    p = activated(path, [stream.fileno()], "1", "1")  # LISTEN_PID of another process: ignored
+    deadline = time.monotonic() + 30
+    while not os.path.exists(path + ".own"):
+        assert time.monotonic() < deadline and p.poll() is None
+        time.sleep(0.02)
+    p.terminate()
+    assert p.wait(30) == 0
+    assert not os.path.exists(path + ".own"), "its own socket is removed"
+    shutil.rmtree(base)
+
+
+@test
+def sys_03_devices_of_the_unit():
+    """SYS-03: the shipped drop-in for a GPU names its device nodes; the unit hides all others."""
+    unit = open(os.path.join(TOP, "systemd", "dedit-d.service.in")).read()
+    text = ""
+    for name in os.listdir(os.path.join(TOP, "systemd", "examples")):
+        with open(os.path.join(TOP, "systemd", "examples", name)) as f:
+            text += f.read()
+    assert "PrivateDevices=yes" in unit
+    for node in ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"):
+        assert node in text, node
+    assert "PrivateDevices=no" in text and "DeviceAllow=" in text
+
+
+# ---- the end ------------------------------------------------------------------------------------------------
+
+
+def stop_with(d, sig=signal.SIGTERM, limit=10):
+    start = time.monotonic()
+    d.process.send_signal(sig)
+    assert d.process.wait(60) == 0, d.text()
+    took = time.monotonic() - start
+    assert took < limit * SLOW, "it took %.1f s" % took
+    assert not os.path.exists(d.path)
+    return took
+
+
+@test
+def sys_04_stop_in_every_state():
+    """SYS-04: idle, loading, in prefill, streaming, with a client that does not read; and start again."""
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        d = Daemon()
+        assert stop_with(d, sig) < 1 * SLOW  # idle
+        d.stop()
+    d = Daemon(wait=False, env=preload(FAKE_SLOW="20"))
+    deadline = time.monotonic() + 30
+    while not os.path.exists(d.path):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(0.3)
+    assert stop_with(d) < 2 * SLOW, "a load that nobody needs is not waited for"
+    d.stop()
+    d = Daemon("--drain-timeout", "500ms", models=(),
+               conf=several(1, 1, prefill_chunk=16, preload="yes"))
+    c, mute, late = d.client(), d.client(), d.client()
+    running = [c.submit(greedy([k % 300 for k in range(1, 401)], 100000)) for _ in range(2)]
+    held = mute.submit(endless([1, 2, 3]))
+    d.wait_metric("dedit_num_requests_parked", 1)
+    d.process.send_signal(signal.SIGTERM)
+    time.sleep(0.1)
+    try:
+        Client(pb, d.path)
+        raise AssertionError("a new connection was accepted")
+    except (FileNotFoundError, ConnectionRefusedError, Closed, DaemonError):
+        pass
+    try:
+        refused("closed", ["draining"], late.submit, greedy([1], 1))
+    except Closed:
+        pass
+    for a in running:
+        _, _, last = c.ids(a)
+        assert last and (last["type"] == FINISHED or last["reason"] == "shutdown"), last
+    f = mute.wait_finished(held.request_id)
+    assert f.finish_reason == "shutdown", f
+    assert d.process.wait(10 * SLOW) == 0, d.text()
+    start = time.monotonic()
+    d.process = subprocess.Popen(d.args, stdin=subprocess.DEVNULL, stdout=d.log, stderr=d.log)
+    d.wait_ready()  # the socket is free for the next one
+    c, mute = d.client(), d.client()
+    mute.submit(endless([1, 2, 3]))
+    d.wait_metric("dedit_num_requests_parked", 1)
+    d.process.send_signal(signal.SIGTERM)
+    time.sleep(0.05)
+    start = time.monotonic()
+    d.process.send_signal(signal.SIGTERM)  # a second word ends it at once, in order
+    assert d.process.wait(10 * SLOW) == 0 and time.monotonic() - start < 1 * SLOW
+    d.stop()
+
+
+@test
+def clocks_that_jump():
+    """Part E: the wall clock goes an hour back and forth: deadlines, order and answers stay right."""
+    d = Daemon(env=preload(FAKE_CLOCK="1"))
+    c = d.client()
+    for ids, want in list(cases("a_llama_tied"))[:4]:
+        assert c.ids(c.submit(greedy(ids, len(want))))[0] == want
+    start = time.monotonic()
+    a = c.submit(endless([1, 2, 3], timeout_ms=400))
+    f = c.wait_finished(a.request_id)
+    took = time.monotonic() - start
+    assert f.finish_reason == "timeout" and 0.3 < took < 3 * SLOW, (f, took)
+    a = c.submit(greedy([1, 2, 3], 10, timeout_ms=60000))
+    assert len(c.ids(a)[0]) == 10
+    usage = c.wait_finished(a.request_id).usage
+    assert 0 < usage.total_ns < 60 * 10**9, usage
+    d.stop()
+
+
+sys.exit(main("life"))
