@@ -12,6 +12,10 @@ bench_dedit_bench_SOURCES = \
 	%D%/check_text.c \
 	%D%/check_verify.c \
 	%D%/engine_options.c \
+	%D%/eval.c \
+	%D%/eval.h \
+	%D%/eval_report.c \
+	%D%/eval_settings.c \
 	%D%/floors.c \
 	%D%/floors.h \
 	%D%/generate.c \

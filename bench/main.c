@@ -8,7 +8,7 @@
 #include "config.h"
 
 static const struct bench_command *const commands[] = {
-    &bench_generate, &bench_check, &bench_step, &bench_tokenize, &bench_detokenize,
+    &bench_generate, &bench_check, &bench_step, &bench_tokenize, &bench_detokenize, &bench_eval,
 };
 
 static void usage(FILE *f)

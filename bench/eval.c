@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * dedit-bench eval: prompts of suites, answered plainly and with every setting, one after the other in
+ * turn, so that what disturbs the machine disturbs all.  Answers are compared token by token with
+ * plain decoding of the same seed; any difference fails the run.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "bench/eval.h"
+
+enum {
+    OPT_SETTING = 300,
+    OPT_SAMPLES,
+    OPT_MAX_PROMPT,
+    OPT_MAX_TOKENS,
+    OPT_TURNS,
+    OPT_TEMPERATURE,
+    OPT_SEED,
+    OPT_WARM_UP,
+    OPT_CSV,
+    OPT_NO_THINKING,
+    OPT_QUIET,
+};
+
+static const struct bench_opt eval_opts[] = {
+    {OPT_SETTING, "setting", "S",
+     "METHOD[,w=ROWS][,k=PASSES][,n=NODES][,t=X]\n[,causal][,no-noise][,rejection]; may be repeated\n"
+     "(default: dflash; dedit with 2, 3 passes; ddtree)"},
+    {OPT_SAMPLES, "samples", "N", "prompts of each suite; 0: all (default: 10)"},
+    {OPT_MAX_PROMPT, "max-prompt", "N", "skip longer prompts, in tokens (default: 480)"},
+    {OPT_MAX_TOKENS, "max-tokens", "N", "of an answer (default: 192)"},
+    {OPT_TURNS, "turns", "N", "turns of a conversation, each an answer of its\nown (default: 1)"},
+    {OPT_TEMPERATURE, "temperature", "X", "of settings that do not say t=X (default: 0)"},
+    {OPT_SEED, "seed", "N", "of the first prompt, then one more each (default: 1)"},
+    {OPT_WARM_UP, "warm-up", "N", "answers that are not counted (default: 1)"},
+    {OPT_CSV, "csv", "FILE", "write all figures there"},
+    {OPT_NO_THINKING, "no-thinking", NULL, "qwen3: close the thinking block at once"},
+    {OPT_QUIET, "quiet", NULL, "no progress on standard error"},
+    {0, NULL, NULL, NULL},
+};
+static const struct bench_opt *const groups[] = {eval_opts, bench_engine_opts, NULL};
+
+static volatile sig_atomic_t interrupted;
+static void on_interrupt(int sig)
+{
+    (void)sig;
+    interrupted = 1;
+}
+
+static int set(void *ctx, int id, const char *arg, struct error *err)
+{
+    struct eval *e = ctx;
+    int r = bench_engine_set(&e->engine, id, arg, err);
+    if (r)
+        return r < 0 ? r : 0;
+    switch (id) {
+    case OPT_SETTING:
+        if (e->n_asked == EVAL_MAX_SETTINGS)
+            return ERR(err, INVALID, "more than %u settings", EVAL_MAX_SETTINGS);
+        e->asked[e->n_asked++] = arg;
+        struct eval_setting unused;
+        return eval_parse_setting(arg, 0, &unused, err);
+    case OPT_SAMPLES:
+        return bench_u32(arg, 0, 1u << 30, &e->samples, err);
+    case OPT_MAX_PROMPT:
+        return bench_u32(arg, 1, 1u << 30, &e->max_prompt, err);
+    case OPT_MAX_TOKENS:
+        return bench_u32(arg, 2, 1u << 30, &e->max_tokens, err);
+    case OPT_TURNS:
+        return bench_u32(arg, 1, EVAL_MAX_TURNS, &e->turns, err);
+    case OPT_TEMPERATURE:
+        return bench_float(arg, &e->temperature, err);
+    case OPT_SEED:
+        return bench_u64(arg, &e->seed, err);
+    case OPT_WARM_UP:
+        return bench_u32(arg, 0, 1000, &e->warmup, err);
+    case OPT_CSV:
+        e->csv = arg;
+        return 0;
+    case OPT_NO_THINKING:
+        e->thinking = 0;
+        return 0;
+    case OPT_QUIET:
+        e->quiet = true;
+        return 0;
+    default:
+        return ERR(err, INTERNAL, "option %d has no meaning", id);
+    }
+}
+
+/* ---- one answer --------------------------------------------------------------------------------- */
+
+struct answer {
+    struct token_list ids;
+    struct strbuf text;
+    struct engine_usage usage;
+    bool finished;
+    struct error error;
+};
+
+static void answer_done(struct answer *a)
+{
+    token_list_done(&a->ids);
+    strbuf_done(&a->text);
+}
+
+static int on_tokens(void *arg, struct request *r, const struct engine_token *t, size_t n)
+{
+    struct answer *a = arg;
+    (void)r;
+    for (size_t i = 0; i < n; i++)
+        if (token_list_add(&a->ids, t[i].id) < 0 ||
+            strbuf_add(&a->text, t[i].text, t[i].text_len) < 0)
+            (void)ERR_NOMEM(&a->error);
+    return 0;
+}
+
+static void on_finished(void *arg, struct request *r, const struct engine_finish *f)
+{
+    struct answer *a = arg;
+    (void)r;
+    a->finished = true;
+    a->usage = f->usage;
+    if (f->error)
+        a->error = *f->error;
+    if (f->text_len && strbuf_add(&a->text, f->text, f->text_len) < 0)
+        (void)ERR_NOMEM(&a->error);
+}
+
+static int answer(struct engine *en, const struct eval *e, const struct eval_setting *s,
+                  const struct token_list *prompt, uint64_t seed, struct answer *ret,
+                  struct error *err)
+{
+    struct request *r = NULL;
+    struct engine_request q = {
+        .prompt = prompt->ids,
+        .n_prompt = prompt->len,
+        .drafting = s->drafting,
+        .sink = {.tokens = on_tokens, .finished = on_finished, .arg = ret},
+        .skip_special = true,
+        .want_tokens_text = true,
+    };
+    sampling_params_init(&q.sampling);
+    q.sampling.temperature = s->temperature;
+    q.sampling.seed = seed;
+    q.sampling.has_seed = true;
+    q.sampling.max_tokens = e->max_tokens;
+    int k = engine_submit(en, &q, &r, err);
+    if (k < 0)
+        return error_prefix(err, k, "%s", s->name);
+    while (!ret->finished && (k = engine_step(en, err)) >= 0)
+        if (interrupted)
+            engine_cancel(en, r);
+    request_free(r);
+    if (k >= 0 && ret->error.code) {
+        *err = ret->error;
+        k = err->code;
+    }
+    return k < 0 ? k : 0;
+}
+
+/* ---- figures ------------------------------------------------------------------------------------ */
+
+static int count(struct eval_result *r, const struct answer *a, struct error *err)
+{
+    const struct engine_drafting *d = &a->usage.drafting;
+    uint64_t rounds = d->rounds + d->plain_rounds, committed = d->committed + d->plain_rounds;
+    uint64_t n = a->ids.len;
+    if (n < 2)
+        return 0; /* the prompt's own token: nothing to draft, no time between tokens */
+    if (r->n == r->cap) {
+        size_t cap = r->cap ? 2 * r->cap : 64;
+        double *tau = mem_realloc_array(r->tau, cap, sizeof(*tau));
+        if (tau)
+            r->tau = tau;
+        double *tpot = tau ? mem_realloc_array(r->tpot, cap, sizeof(*tpot)) : NULL;
+        if (tpot)
+            r->tpot = tpot;
+        if (!tau || !tpot)
+            return ERR_NOMEM(err);
+        r->cap = cap;
+    }
+    r->tau[r->n] = rounds ? (double)committed / (double)rounds : 1.0;
+    r->tpot[r->n++] =
+        (double)(a->usage.total_ns - a->usage.first_token_ns) * 1e-9 / (double)(n - 1);
+    r->tokens += n;
+    r->rounds += rounds ? rounds : n - 1;
+    r->committed += rounds ? committed : n - 1;
+    r->drafted += d->drafted;
+    r->accepted += d->accepted;
+    r->passes += d->passes;
+    r->helpful += d->edits_helpful;
+    r->harmful += d->edits_harmful;
+    for (unsigned p = 0; p < DRAFT_MAX_PASSES; p++)
+        r->after[p] += d->accepted_after[p];
+    r->draft_s += (double)d->draft_ns * 1e-9;
+    r->verify_s += (double)d->verify_ns * 1e-9;
+    return 0;
+}
+
+static void compare(struct eval *e, const struct eval_suite *s, size_t prompt, unsigned j,
+                    const struct answer *a, const struct answer *base)
+{
+    const struct eval_setting *t = &e->settings[j];
+    if (t->drafting.verification == DRAFT_REJECTION)
+        return; /* equal in law only */
+    size_t n = a->ids.len < base->ids.len ? a->ids.len : base->ids.len, i = 0;
+    while (i < n && a->ids.ids[i] == base->ids.ids[i])
+        i++;
+    if (i == a->ids.len && i == base->ids.len)
+        return;
+    e->differ++;
+    fprintf(stderr, "%s, prompt %zu: %s differs from %s at token %zu\n", s->name, prompt, t->name,
+            e->settings[t->baseline].name, i);
+}
+
+/* ---- suites ------------------------------------------------------------------------------------- */
+
+struct talk {
+    enum chat_format format;
+    struct chat_message messages[2 * EVAL_MAX_TURNS];
+    char *owned[EVAL_MAX_TURNS];
+    size_t n;
+};
+
+static int render(const struct eval *e, struct engine *en, const struct talk *t,
+                  struct token_list *ret, struct error *err)
+{
+    const struct chat_options o = {.add_generation_prompt = true, .enable_thinking = e->thinking};
+    return chat_render_ids(t->format, engine_tokenizer(en), t->messages, t->n, &o, ret, err);
+}
+
+/* One turn with every setting; the first one's answer goes on the conversation. */
+static int turn(struct eval *e, struct engine *en, struct eval_suite *s, size_t prompt,
+                uint64_t seed, const struct token_list *ids, bool counted, char **ret_text,
+                struct error *err)
+{
+    struct answer a[EVAL_MAX_SETTINGS];
+    memset(a, 0, sizeof(a));
+    int r = 0;
+    for (unsigned j = 0; j < e->n_settings && r == 0 && !interrupted; j++) {
+        r = answer(en, e, &e->settings[j], ids, seed, &a[j], err);
+        if (r == 0 && counted && !interrupted)
+            r = count(&s->results[j], &a[j], err);
+        if (r == 0 && !interrupted)
+            compare(e, s, prompt, j, &a[j], &a[e->settings[j].baseline]);
+    }
+    if (r == 0) {
+        *ret_text = mem_strndup(a[0].text.s ? a[0].text.s : "", a[0].text.len);
+        if (!*ret_text)
+            r = ERR_NOMEM(err);
+    }
+    for (unsigned j = 0; j < e->n_settings; j++)
+        answer_done(&a[j]);
+    return r;
+}
+
+/* 1: the prompt is too long. */
+static int conversation(struct eval *e, struct engine *en, struct eval_suite *s, size_t prompt,
+                        enum chat_format format, bool counted, struct error *err)
+{
+    const struct eval_prompt *p = &s->prompts[prompt];
+    struct talk t = {.format = format};
+    int r = 0;
+    for (unsigned k = 0; k < p->n_turns && k < e->turns && r == 0 && !interrupted; k++) {
+        _cleanup_token_list_ struct token_list ids = {0};
+        t.messages[t.n++] = (struct chat_message){
+            .role = "user", .content = p->turns[k], .content_len = strlen(p->turns[k])};
+        r = render(e, en, &t, &ids, err);
+        if (r == 0 && ids.len > e->max_prompt)
+            r = 1;
+        if (r == 0)
+            r = turn(e, en, s, prompt, e->seed + prompt, &ids, counted, &t.owned[k], err);
+        if (r == 0)
+            t.messages[t.n++] = (struct chat_message){
+                .role = "assistant", .content = t.owned[k], .content_len = strlen(t.owned[k])};
+    }
+    for (unsigned k = 0; k < EVAL_MAX_TURNS; k++)
+        mem_free(t.owned[k]);
+    return r == 1 && t.n > 1 ? 0 : r; /* later turns may be too long: then the talk ends */
+}
+
+static int run_suite(struct eval *e, struct engine *en, struct eval_suite *s,
+                     enum chat_format format, struct error *err)
+{
+    size_t done = 0;
+    for (size_t i = 0; i < s->n && (!e->samples || done < e->samples) && !interrupted; i++) {
+        for (; e->warmup && !interrupted; e->warmup--)
+            if (conversation(e, en, s, i, format, false, err) < 0)
+                return err->code;
+        int r = conversation(e, en, s, i, format, true, err);
+        if (r < 0)
+            return error_prefix(err, r, "%s, prompt %zu", s->name, i);
+        done += r == 0;
+        if (!e->quiet)
+            fprintf(stderr, "\r%s: %zu ", s->name, done);
+    }
+    if (!e->quiet)
+        fputc('\r', stderr);
+    return 0;
+}
+
+/* ---- command ------------------------------------------------------------------------------------ */
+
+static int open_all(struct eval *e, int n, char **files, struct engine **ret,
+                    enum chat_format *format, struct error *err)
+{
+    char path[4096];
+    if (n == 0)
+        return ERR(err, INVALID, "no suite is named; see dedit-bench eval --help");
+    if (n > (int)EVAL_MAX_SUITES)
+        return ERR(err, LIMIT, "%d suites: at most %u", n, EVAL_MAX_SUITES);
+    int r = eval_make_settings(e, err);
+    for (int i = 0; i < n && r == 0; i++) {
+        e->n_suites++; /* freed even when it is half read */
+        r = eval_read_suite(files[i], &e->suites[i], err);
+    }
+    if (r == 0 && !e->engine.model)
+        r = bench_default_model(path, sizeof(path), err);
+    if (r == 0)
+        r = bench_engine_tier(&e->engine, err);
+    /* A prefix that ar left in the cache has no drafter's context: it would be made anew in the middle
+     * of the measurement. */
+    e->engine.config.enable_prefix_caching = false;
+    if (r == 0)
+        r = bench_engine_open(&e->engine, e->engine.model ? e->engine.model : path, ret, err);
+    if (r == 0)
+        r = engine_chat_format(*ret, format, err);
+    for (unsigned i = 0; i < e->n_settings && r == 0; i++)
+        if ((r = engine_check_drafting(*ret, &e->settings[i].drafting, err)) < 0)
+            r = error_prefix(err, r, "%s", e->settings[i].name);
+    return r;
+}
+
+static int run(const struct bench_command *c, int argc, char **argv)
+{
+    static struct eval e;
+    int first, status;
+    bench_engine_init(&e.engine);
+    e.samples = 10;
+    e.max_prompt = 480;
+    e.max_tokens = 192;
+    e.turns = e.warmup = 1;
+    e.seed = 1;
+    e.thinking = -1;
+    if (bench_options(c, argc, argv, &e, &first, &status) < 0)
+        return status;
+    struct sigaction sa = {.sa_handler = on_interrupt};
+    (void)sigaction(SIGINT, &sa, NULL);
+    struct error err = {0};
+    enum chat_format format = CHAT_CHATML;
+    _cleanup_(engine_freep) struct engine *en = NULL;
+    int r = open_all(&e, argc - first, argv + first, &en, &format, &err);
+    for (unsigned i = 0; i < e.n_suites && r == 0 && !interrupted; i++)
+        r = run_suite(&e, en, &e.suites[i], format, &err);
+    if (r == 0) {
+        printf("%s, drafter %s, %s, tier %s, %u threads; at most %u tokens\n",
+               engine_model_name(en), engine_drafter_name(en) ? engine_drafter_name(en) : "none",
+               engine_class(en), dk_tier_name(engine_ops(en)->tier),
+               engine_get_config(en)->n_threads, e.max_tokens);
+        eval_table(&e, stdout);
+    }
+    if (r == 0 && e.csv)
+        r = eval_csv(&e, &err);
+    for (unsigned i = 0; i < e.n_suites; i++)
+        eval_suite_done(&e.suites[i]);
+    if (r < 0)
+        return bench_fail(c, err.code == DEDIT_E_INVALID ? BENCH_USAGE : BENCH_FAILED, "%s",
+                          err.msg);
+    if (e.differ)
+        return bench_fail(c, BENCH_FAILED, "%u answers differ from plain decoding", e.differ);
+    return interrupted ? BENCH_INTERRUPTED : BENCH_OK;
+}
+
+const struct bench_command bench_eval = {
+    .name = "eval",
+    .args = "SUITE.jsonl...",
+    .summary = "Tokens a round and speed-up of drafting on suites of prompts.",
+    .groups = groups,
+    .set = set,
+    .run = run,
+};

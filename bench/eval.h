@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * dedit-bench eval: what drafting gains on suites of prompts.  eval.c runs, eval_settings.c reads
+ * settings and suites, eval_report.c prints.
+ */
+#pragma once
+
+#include <stdio.h>
+
+#include "bench/bench.h"
+
+#define EVAL_MAX_SETTINGS 32u
+#define EVAL_MAX_SUITES   32u
+#define EVAL_MAX_TURNS    8u
+#define EVAL_NAME         64u
+
+/* One way to decode.  Setting 0 of a temperature is plain decoding. */
+struct eval_setting {
+    char name[EVAL_NAME]; /* as it was asked for */
+    struct drafting_params drafting;
+    float temperature;
+    uint32_t baseline; /* index of ar at this temperature */
+};
+
+/* Of one suite and setting; responses in order. */
+struct eval_result {
+    size_t n, cap;
+    double *tau;  /* tokens of a round, bonus included, mean of the response */
+    double *tpot; /* seconds a token after the first */
+    uint64_t tokens, rounds, committed, drafted, accepted, passes;
+    uint64_t after[DRAFT_MAX_PASSES]; /* drafts that agree with the text, by pass */
+    uint64_t helpful, harmful;
+    double draft_s, verify_s;
+};
+
+struct eval_prompt {
+    char *turns[EVAL_MAX_TURNS];
+    unsigned n_turns;
+};
+struct eval_suite {
+    char name[EVAL_NAME];
+    struct eval_prompt *prompts;
+    size_t n;
+    struct eval_result results[EVAL_MAX_SETTINGS];
+};
+
+struct eval {
+    struct bench_engine engine;
+    struct eval_setting settings[EVAL_MAX_SETTINGS];
+    unsigned n_settings;
+    struct eval_suite suites[EVAL_MAX_SUITES];
+    unsigned n_suites;
+    const char *asked[EVAL_MAX_SETTINGS];
+    unsigned n_asked;
+    uint32_t samples, max_prompt, max_tokens, turns, warmup;
+    uint64_t seed;
+    float temperature;
+    const char *csv;
+    bool quiet;
+    int thinking;
+    unsigned differ; /* responses that are not ar's */
+};
+
+/* "dedit,w=8,k=3,t=0.7": a method and what it should be given. */
+int eval_parse_setting(const char *text, float temperature, struct eval_setting *ret,
+                       struct error *err);
+/* Settings out of what was asked for, each temperature's ar first. */
+int eval_make_settings(struct eval *e, struct error *err);
+/* Lines {"turns": ["...", ...]}; the suite's name is the file's. */
+int eval_read_suite(const char *path, struct eval_suite *ret, struct error *err);
+void eval_suite_done(struct eval_suite *s);
+
+/* Mean over a result's responses; 0 without any. */
+double eval_mean(const double *x, size_t n);
+/* ar's time of a token over the setting's: of means. */
+double eval_speedup(const struct eval_suite *s, const struct eval *e, unsigned setting);
+void eval_table(const struct eval *e, FILE *f);
+int eval_csv(const struct eval *e, struct error *err);

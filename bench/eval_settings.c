@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dedit-bench eval: settings and suites from text. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fd.h"
+#include "bench/eval.h"
+#include "engine/json.h"
+
+#define MAX_SUITE_BYTES ((size_t)256 << 20)
+
+/* ---- settings ----------------------------------------------------------------------------------- */
+
+/* One word after the method: "w=8", "causal". */
+static int set_word(const char *word, struct eval_setting *s, struct error *err)
+{
+    struct drafting_params *d = &s->drafting;
+    const char *eq = strchr(word, '=');
+    size_t n = eq ? (size_t)(eq - word) : strlen(word);
+    if (!eq && !strcmp(word, "causal")) {
+        d->visibility = DRAFT_CAUSAL;
+        return 0;
+    }
+    if (!eq && !strcmp(word, "no-noise")) {
+        d->no_noise = true;
+        return 0;
+    }
+    if (!eq && !strcmp(word, "rejection")) {
+        d->verification = DRAFT_REJECTION;
+        return 0;
+    }
+    if (eq && n == 1 && word[0] == 'w')
+        return bench_u32(eq + 1, 2, DRAFT_MAX_WINDOW, &d->window, err);
+    if (eq && n == 1 && word[0] == 'k')
+        return bench_u32(eq + 1, 1, DRAFT_MAX_PASSES, &d->passes, err);
+    if (eq && n == 1 && word[0] == 'n')
+        return bench_u32(eq + 1, 1, PROPOSAL_MAX_NODES, &d->tree_budget, err);
+    if (eq && n == 1 && word[0] == 't')
+        return bench_float(eq + 1, &s->temperature, err);
+    return ERR(err, INVALID,
+               "\"%s\" is not w=ROWS, k=PASSES, n=NODES, t=TEMPERATURE, causal, no-noise or "
+               "rejection",
+               word);
+}
+
+int eval_parse_setting(const char *text, float temperature, struct eval_setting *ret,
+                       struct error *err)
+{
+    char copy[EVAL_NAME], *save = NULL;
+    struct eval_setting s = {.temperature = temperature};
+    if (strlen(text) >= sizeof(copy))
+        return ERR(err, INVALID, "a setting of more than %zu bytes", sizeof(copy) - 1);
+    snprintf(copy, sizeof(copy), "%s", text);
+    snprintf(s.name, sizeof(s.name), "%s", text);
+    char *word = strtok_r(copy, ",", &save);
+    if (!word || !draft_method_parse(word, &s.drafting.method) ||
+        s.drafting.method == DRAFT_SCRIPTED || s.drafting.method == DRAFT_SYNTHETIC)
+        return ERR(err, INVALID,
+                   "\"%s\" does not begin with ar, ngram, dflash, dedit, ddtree or auto", text);
+    while ((word = strtok_r(NULL, ",", &save))) {
+        int r = set_word(word, &s, err);
+        if (r < 0)
+            return r;
+    }
+    *ret = s;
+    return 0;
+}
+
+static int add_setting(struct eval *e, const struct eval_setting *s, struct error *err)
+{
+    if (e->n_settings == EVAL_MAX_SETTINGS)
+        return ERR(err, LIMIT, "more than %u settings", EVAL_MAX_SETTINGS);
+    e->settings[e->n_settings++] = *s;
+    return 0;
+}
+
+/* Index of ar at this temperature; added when it is new. */
+static int baseline(struct eval *e, float temperature, uint32_t *ret, struct error *err)
+{
+    struct eval_setting s = {.temperature = temperature, .drafting.method = DRAFT_AR};
+    for (uint32_t i = 0; i < e->n_settings; i++)
+        if (e->settings[i].drafting.method == DRAFT_AR &&
+            !(e->settings[i].temperature < temperature) &&
+            !(e->settings[i].temperature > temperature)) {
+            *ret = i;
+            return 0;
+        }
+    if (temperature > 0)
+        snprintf(s.name, sizeof(s.name), "ar,t=%g", (double)temperature);
+    else
+        snprintf(s.name, sizeof(s.name), "ar");
+    s.baseline = *ret = e->n_settings;
+    return add_setting(e, &s, err);
+}
+
+int eval_make_settings(struct eval *e, struct error *err)
+{
+    static const char *const standard[] = {"dflash", "dedit,k=2", "dedit,k=3", "ddtree"};
+    unsigned n = e->n_asked ? e->n_asked : ARRAY_LEN(standard);
+    if (!e->n_asked && !e->engine.config.drafter)
+        return ERR(err, INVALID, "without --drafter, name settings (--setting ngram)");
+    for (unsigned i = 0; i < n; i++) {
+        struct eval_setting s;
+        uint32_t base = 0;
+        int r = eval_parse_setting(e->n_asked ? e->asked[i] : standard[i], e->temperature, &s, err);
+        if (r == 0)
+            r = baseline(e, s.temperature, &base, err);
+        s.baseline = base;
+        if (r == 0 && s.drafting.method != DRAFT_AR)
+            r = add_setting(e, &s, err);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* ---- suites ------------------------------------------------------------------------------------- */
+
+static int read_prompt(const json_t *o, const char *path, int line, struct eval_prompt *ret,
+                       struct error *err)
+{
+    const json_t *turns = json_object_get(o, "turns");
+    *ret = (struct eval_prompt){.n_turns = 0};
+    if (!json_is_array(turns) || json_array_size(turns) == 0)
+        return ERR(err, FORMAT, "%s:%d: \"turns\" is not a list of texts", path, line);
+    for (size_t i = 0; i < json_array_size(turns) && i < EVAL_MAX_TURNS; i++) {
+        const char *s = json_string_value(json_array_get(turns, i));
+        if (!s)
+            return ERR(err, FORMAT, "%s:%d: \"turns\"[%zu] is not a text", path, line, i);
+        ret->turns[i] = mem_strdup(s);
+        if (!ret->turns[i])
+            return ERR_NOMEM(err);
+        ret->n_turns++;
+    }
+    return 0;
+}
+
+static int add_prompt(struct eval_suite *s, const json_t *o, const char *path, int line,
+                      struct error *err)
+{
+    struct eval_prompt *grown = mem_realloc_array(s->prompts, s->n + 1, sizeof(*grown));
+    if (!grown)
+        return ERR_NOMEM(err);
+    s->prompts = grown;
+    return read_prompt(o, path, line, &s->prompts[s->n++], err);
+}
+
+int eval_read_suite(const char *path, struct eval_suite *ret, struct error *err)
+{
+    _cleanup_free_ char *text = NULL;
+    size_t len;
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    snprintf(ret->name, sizeof(ret->name), "%s", base);
+    size_t n = strlen(ret->name);
+    if (n > 6 && !strcmp(ret->name + n - 6, ".jsonl"))
+        ret->name[n - 6] = '\0';
+    int r = file_read(path, MAX_SUITE_BYTES, &text, &len, err);
+    int line = 0;
+    for (char *at = text; r == 0 && at && *at;) {
+        char *end = strchr(at, '\n');
+        size_t k = end ? (size_t)(end - at) : strlen(at);
+        json_auto_t *o = NULL;
+        line++;
+        if (k) {
+            r = js_parse_object(at, k, path, &o, err);
+            if (r == 0)
+                r = add_prompt(ret, o, path, line, err);
+        }
+        at += k + (end != NULL);
+    }
+    if (r == 0 && ret->n == 0)
+        return ERR(err, FORMAT, "%s: no prompt", path);
+    return r;
+}
+
+void eval_suite_done(struct eval_suite *s)
+{
+    for (size_t i = 0; i < s->n; i++)
+        for (unsigned k = 0; k < s->prompts[i].n_turns; k++)
+            mem_free(s->prompts[i].turns[k]);
+    mem_free(s->prompts);
+    for (unsigned i = 0; i < EVAL_MAX_SETTINGS; i++) {
+        mem_free(s->results[i].tau);
+        mem_free(s->results[i].tpot);
+    }
+}
