@@ -62,9 +62,10 @@ DK_KERNEL void unpack(enum dk_type t, const uint8_t *panel, uint32_t b0, uint32_
 {
     const struct dk_qgeom g = dk_qgeom(t);
     const __m512i zero = _mm512_set1_epi8((char)(g.kind == DK_QK_MIN ? 0 : 1 << g.zero_shift));
+    struct dk_q512_super super;
     for (uint32_t b = b0; b < b1; b++, rec++) {
         struct dk_q512 w;
-        dk_q512_unpack(t, panel, b, &w);
+        dk_q512_unpack(t, panel, b, &super, &w);
 #pragma GCC unroll 8
         for (unsigned i = 0; i < 8; i++) {
             __m512i q = g.kind == DK_QK_MIN ? w.q[i] : _mm512_sub_epi8(w.q[i], zero);

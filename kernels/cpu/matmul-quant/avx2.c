@@ -130,51 +130,83 @@ DK_INLINE void finish(unsigned rows, const struct sums *s, const struct sums *lo
 
 /* ---- out of the packed panel ---------------------------------------------------------------------- */
 
-/* All inputs of the block, or of Q6_K the 16 of `sub`.  rec gets the block. */
-DK_INLINE void packed_part(enum dk_type t, unsigned rows, const uint8_t *q, const uint8_t *s,
-                           unsigned place, unsigned sub, const struct dk_qact *x,
-                           struct record *rec, float (*acc)[DK_PANEL])
+/* Both sums of a block at once, for one or two rows. */
+DK_INLINE void packed_once(unsigned bits, unsigned rows, const uint8_t *q, unsigned sub0,
+                           unsigned sub1, const struct dk_qact *x, struct sums *s, struct sums *low)
 {
-    const struct dk_qgeom g = dk_qgeom(t);
-    const unsigned subs = g.kind == DK_QK_SUB ? 1 : 2;
-    const bool at_once = rows <= 2;
-    struct sums sums, low;
-    zeros(&low);
-    if (at_once)
-        zeros(&sums);
+    zeros(low);
+    zeros(s);
+#pragma GCC unroll 4
+    for (unsigned l = 0; l < 4; l++) {
+#pragma GCC unroll 2
+        for (unsigned h = sub0; h < sub1; h++) {
+            __m256i b0 = dk_q256_bytes(bits, true, q, l, h, 0);
+            __m256i b1 = dk_q256_bytes(bits, true, q, l, h, 1);
+            low_bits(4 * h + l, rows, b0, b1, x, low);
+            high_bits(l, h, rows, b0, b1, x, s);
+        }
+    }
+}
+
+/* The lower bits; rec gets the bytes for the upper ones. */
+DK_INLINE void packed_low(unsigned bits, unsigned rows, const uint8_t *q, unsigned sub0,
+                          unsigned sub1, const struct dk_qact *x, struct record *rec,
+                          struct sums *low)
+{
+    zeros(low);
 #pragma GCC unroll 1
     for (unsigned l = 0; l < 4; l++) {
 #pragma GCC unroll 2
-        for (unsigned i = 0; i < subs; i++) {
-            unsigned h = sub + i;
-            __m256i b0 = dk_q256_bytes(g.bits, q, l, h, 0), b1 = dk_q256_bytes(g.bits, q, l, h, 1);
-            low_bits(4 * h + l, rows, b0, b1, x, &low);
-            if (at_once) {
-                high_bits(l, h, rows, b0, b1, x, &sums);
-            } else {
-                rec->b[4 * h + l][0] = b0;
-                rec->b[4 * h + l][1] = b1;
-            }
+        for (unsigned h = sub0; h < sub1; h++) {
+            __m256i b0 = dk_q256_bytes(bits, false, q, l, h, 0);
+            __m256i b1 = dk_q256_bytes(bits, false, q, l, h, 1);
+            low_bits(4 * h + l, rows, b0, b1, x, low);
+            rec->b[4 * h + l][0] = b0;
+            rec->b[4 * h + l][1] = b1;
         }
     }
-    settle(g.kind, g.zero_shift, sub, rows, x, &low);
-    if (!at_once) {
-        zeros(&sums);
+}
+DK_INLINE void packed_high(unsigned rows, unsigned sub0, unsigned sub1, const struct dk_qact *x,
+                           const struct record *rec, struct sums *s)
+{
+    zeros(s);
 #pragma GCC unroll 1
-        for (unsigned l = 0; l < 4; l++)
+    for (unsigned l = 0; l < 4; l++)
 #pragma GCC unroll 2
-            for (unsigned i = 0; i < subs; i++)
-                high_bits(l, sub + i, rows, rec->b[4 * (sub + i) + l][0],
-                          rec->b[4 * (sub + i) + l][1], x, &sums);
-    }
-    __m256 dw[2] = {dk_q256_dw(t, s, place, 0, sub), dk_q256_dw(t, s, place, 1, sub)};
-    __m256 mw[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-    if (g.kind == DK_QK_MIN) {
-        mw[0] = dk_q256_mw(t, s, place, 0);
-        mw[1] = dk_q256_mw(t, s, place, 1);
+        for (unsigned h = sub0; h < sub1; h++)
+            high_bits(l, h, rows, rec->b[4 * h + l][0], rec->b[4 * h + l][1], x, s);
+}
+
+/* A packed block: its place in its group, its quants, the group's scales. */
+struct block {
+    const uint8_t *q, *s;
+    const struct dk_q256_super *super;
+    unsigned place;
+};
+
+/* All inputs of the block, or of Q6_K the 16 of `sub`.  rec gets the block. */
+DK_INLINE void packed_part(enum dk_type t, unsigned rows, const struct block *b, unsigned sub,
+                           const struct dk_qact *x, struct record *rec, float (*acc)[DK_PANEL])
+{
+    const struct dk_qgeom g = dk_qgeom(t);
+    const unsigned sub1 = g.kind == DK_QK_SUB ? sub + 1 : 2;
+    struct sums sums, low;
+    if (rows <= 2)
+        packed_once(g.bits, rows, b->q, sub, sub1, x, &sums, &low);
+    else
+        packed_low(g.bits, rows, b->q, sub, sub1, x, rec, &low);
+    settle(g.kind, g.zero_shift, sub, rows, x, &low);
+    if (rows > 2)
+        packed_high(rows, sub, sub1, x, rec, &sums);
+    __m256 dw[2], mw[2];
+#pragma GCC unroll 2
+    for (unsigned h = 0; h < 2; h++) {
+        dw[h] = dk_q256_dw(t, b->s, b->super, b->place, h, sub);
+        mw[h] =
+            g.kind == DK_QK_MIN ? dk_q256_mw(t, b->s, b->super, b->place, h) : _mm256_setzero_ps();
     }
     finish(rows, &sums, &low, dw, g.kind == DK_QK_MIN ? mw : NULL, x, acc);
-    if (!at_once) {
+    if (rows > 2) {
         rec->s[sub][0] = dw[0];
         rec->s[sub][1] = dw[1];
         if (g.kind == DK_QK_MIN) {
@@ -197,13 +229,16 @@ DK_KERNEL void packed(enum dk_type t, unsigned rows, bool keep, const struct job
             memset(acc, 0, rows * sizeof acc[0]);
         const struct dk_qact *x = j->x;
         struct record own_rec, *rec = keep ? j->rec : &own_rec;
+        struct dk_q256_super super;
         for (uint32_t b = j->b0; b < j->b1; b++, x += j->stride) {
-            const uint8_t *q = panel + dk_qquants_at(t, b);
             dk_qprefetch(t, panel, b);
-            const uint8_t *scales = panel + dk_qgroup_at(t, b);
-            packed_part(t, rows, q, scales, b % g.group, 0, x, rec, acc);
+            const struct block block = {panel + dk_qquants_at(t, b), panel + dk_qgroup_at(t, b),
+                                        &super, b % g.group};
+            if (g.group == 8 && block.place == 0)
+                dk_q256_load_super(t, block.s, &super);
+            packed_part(t, rows, &block, 0, x, rec, acc);
             if (g.kind == DK_QK_SUB)
-                packed_part(t, rows, q, scales, b % g.group, 1, x, rec, acc);
+                packed_part(t, rows, &block, 1, x, rec, acc);
             if (keep)
                 rec++;
         }

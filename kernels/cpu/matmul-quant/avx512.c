@@ -100,10 +100,11 @@ DK_KERNEL void packed(enum dk_type t, unsigned rows, const struct job *j, uint32
         begin(rows, j, acc);
         const struct dk_qact *x = j->x;
         struct record *rec = j->rec;
+        struct dk_q512_super super;
         for (uint32_t b = j->b0; b < j->b1; b++, x += j->stride) {
             struct dk_q512 w;
             dk_qprefetch(t, panel, b);
-            dk_q512_unpack(t, panel, b, &w);
+            dk_q512_unpack(t, panel, b, &super, &w);
             if (rows > TILE_ROWS / 2 && rec) {
 #pragma GCC unroll 8
                 for (unsigned i = 0; i < 8; i++)

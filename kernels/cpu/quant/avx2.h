@@ -4,6 +4,7 @@
 #pragma once
 
 #include <immintrin.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "kernels/cpu/quant/layout.h"
@@ -13,10 +14,23 @@ DK_INLINE __m256i dk_q256_line(const uint8_t *p)
     return _mm256_load_si256((const __m256i *)(const void *)p);
 }
 
-/* Bytes [8 outputs][4 inputs] of group 4 * sub + l, sub 0 or 1, l 0 .. 3 perhaps not a constant;
- * q: quants of the block; half: 0 or 1. */
-DK_INLINE __m256i dk_q256_bytes(unsigned bits, const uint8_t *q, unsigned l, unsigned sub,
-                                unsigned half)
+/* Words left by n bits, or right by -n.  The instruction wants a literal. */
+DK_INLINE __m256i dk_q256_shift(__m256i v, int n)
+{
+    return n == 4    ? _mm256_slli_epi16(v, 4)
+           : n == 3  ? _mm256_slli_epi16(v, 3)
+           : n == 2  ? _mm256_slli_epi16(v, 2)
+           : n == 1  ? _mm256_slli_epi16(v, 1)
+           : n == -1 ? _mm256_srli_epi16(v, 1)
+           : n == -2 ? _mm256_srli_epi16(v, 2)
+           : n == -3 ? _mm256_srli_epi16(v, 3)
+                     : v;
+}
+
+/* Bytes [8 outputs][4 inputs] of group 4 * sub + l, sub 0 or 1, l 0 .. 3, which is a literal where
+ * `literal` says so; q: quants of the block; half: 0 or 1. */
+DK_INLINE __m256i dk_q256_bytes(unsigned bits, bool literal, const uint8_t *q, unsigned l,
+                                unsigned sub, unsigned half)
 {
     q += 32 * half;
     if (bits == 8)
@@ -26,11 +40,14 @@ DK_INLINE __m256i dk_q256_bytes(unsigned bits, const uint8_t *q, unsigned l, uns
     if (bits == 4)
         return v;
     /* Shifts of words: what comes over from the next byte ends up in bits that are masked off. */
-    __m128i n = _mm_cvtsi32_si128((int)(bits == 5 ? l : 2 * l));
     __m256i h = dk_q256_line(q + 256 + (bits == 6 ? 64 * sub : 0));
-    h = _mm256_srl_epi16(h, n);
-    if (bits == 6 || sub == 0)
-        h = _mm256_slli_epi16(h, 4);
+    if (literal) {
+        h = dk_q256_shift(h, bits == 5 ? 4 - 4 * (int)sub - (int)l : 4 - 2 * (int)l);
+    } else {
+        h = _mm256_srl_epi16(h, _mm_cvtsi32_si128((int)(bits == 5 ? l : 2 * l)));
+        if (bits == 6 || sub == 0)
+            h = _mm256_slli_epi16(h, 4);
+    }
     return _mm256_or_si256(v, _mm256_and_si256(h, _mm256_set1_epi8(bits == 5 ? 0x10 : 0x30)));
 }
 
@@ -59,26 +76,40 @@ DK_INLINE __m256 dk_q256_i8(const uint8_t *p)
         _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));
 }
 
-/* s: the scale lines of the block's group; i: the block's place in it.  sub: which 16 inputs. */
-DK_INLINE __m256 dk_q256_dw(enum dk_type t, const uint8_t *s, unsigned i, unsigned half,
-                            unsigned sub)
+/* What eight blocks of a K type share: d and -dmin (Q6_K: none), halves of 8 outputs. */
+struct dk_q256_super {
+    __m256 d[2], m[2];
+};
+DK_INLINE void dk_q256_load_super(enum dk_type t, const uint8_t *s, struct dk_q256_super *ret)
+{
+    const bool min = dk_qgeom(t).kind == DK_QK_MIN;
+#pragma GCC unroll 2
+    for (unsigned h = 0; h < 2; h++) {
+        ret->d[h] = dk_q256_f16(s + 16 * h);
+        ret->m[h] = min ? _mm256_xor_ps(dk_q256_f16(s + 32 + 16 * h), _mm256_set1_ps(-0.0f))
+                        : _mm256_setzero_ps();
+    }
+}
+
+/* s: the scale lines of the block's group; i: the block's place in it; super: of K types.  sub:
+ * which 16 inputs. */
+DK_INLINE __m256 dk_q256_dw(enum dk_type t, const uint8_t *s, const struct dk_q256_super *super,
+                            unsigned i, unsigned half, unsigned sub)
 {
     const struct dk_qgeom g = dk_qgeom(t);
     if (g.group == 8) {
         const uint8_t *f = s + 64 + 32 * i + 8 * half;
-        return _mm256_mul_ps(dk_q256_f16(s + 16 * half),
+        return _mm256_mul_ps(super->d[half],
                              g.kind == DK_QK_SUB ? dk_q256_i8(f + 16 * sub) : dk_q256_u8(f));
     }
     return dk_q256_f16(s + (g.group == 2 ? 32 * i : 0) + 16 * half);
 }
-DK_INLINE __m256 dk_q256_mw(enum dk_type t, const uint8_t *s, unsigned i, unsigned half)
+DK_INLINE __m256 dk_q256_mw(enum dk_type t, const uint8_t *s, const struct dk_q256_super *super,
+                            unsigned i, unsigned half)
 {
-    const struct dk_qgeom g = dk_qgeom(t);
-    __m256 m = dk_q256_f16(s + 32 + 16 * half);
-    if (g.group != 8)
-        return m;
-    return _mm256_mul_ps(_mm256_xor_ps(m, _mm256_set1_ps(-0.0f)),
-                         dk_q256_u8(s + 64 + 32 * i + 16 + 8 * half));
+    if (dk_qgeom(t).group != 8)
+        return dk_q256_f16(s + 32 + 16 * half);
+    return _mm256_mul_ps(super->m[half], dk_q256_u8(s + 64 + 32 * i + 16 + 8 * half));
 }
 
 /* acc (16 floats) into row `row` of y. */

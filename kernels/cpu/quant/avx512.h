@@ -84,21 +84,30 @@ DK_INLINE __m512 dk_q512_i8(const uint8_t *p)
         _mm512_cvtepi8_epi32(_mm_load_si128((const __m128i *)(const void *)p)));
 }
 
-/* s: the scale lines of the block's group; i: the block's place in the group. */
-DK_INLINE void dk_q512_scales(enum dk_type t, const uint8_t *s, unsigned i, struct dk_q512 *r)
+/* What eight blocks of a K type share: d and -dmin (Q6_K: none). */
+struct dk_q512_super {
+    __m512 d, m;
+};
+
+/* s: the scale lines of the block's group; i: the block's place in the group.  super: kept from the
+ * first block of a group to the last. */
+DK_INLINE void dk_q512_scales(enum dk_type t, const uint8_t *s, unsigned i,
+                              struct dk_q512_super *super, struct dk_q512 *r)
 {
     const struct dk_qgeom g = dk_qgeom(t);
     r->dw[1] = r->mw = _mm512_setzero_ps();
     if (g.group == 8) {
         const uint8_t *sub = s + 64 + 32 * i;
-        __m512 d = dk_q512_f16(s);
+        if (i == 0) {
+            super->d = dk_q512_f16(s);
+            super->m = _mm512_xor_ps(dk_q512_f16(s + 32), _mm512_set1_ps(-0.0f));
+        }
         if (g.kind == DK_QK_SUB) {
-            r->dw[0] = _mm512_mul_ps(d, dk_q512_i8(sub));
-            r->dw[1] = _mm512_mul_ps(d, dk_q512_i8(sub + 16));
+            r->dw[0] = _mm512_mul_ps(super->d, dk_q512_i8(sub));
+            r->dw[1] = _mm512_mul_ps(super->d, dk_q512_i8(sub + 16));
         } else {
-            const __m512 sign = _mm512_set1_ps(-0.0f);
-            r->dw[0] = _mm512_mul_ps(d, dk_q512_u8(sub));
-            r->mw = _mm512_mul_ps(_mm512_xor_ps(dk_q512_f16(s + 32), sign), dk_q512_u8(sub + 16));
+            r->dw[0] = _mm512_mul_ps(super->d, dk_q512_u8(sub));
+            r->mw = _mm512_mul_ps(super->m, dk_q512_u8(sub + 16));
         }
     } else if (g.group == 2) {
         r->dw[0] = dk_q512_f16(s + 32 * i);
@@ -108,12 +117,13 @@ DK_INLINE void dk_q512_scales(enum dk_type t, const uint8_t *s, unsigned i, stru
     }
 }
 
+/* Blocks in ascending order, the first of them the first of a group. */
 DK_INLINE void dk_q512_unpack(enum dk_type t, const uint8_t *panel, uint32_t block,
-                              struct dk_q512 *r)
+                              struct dk_q512_super *super, struct dk_q512 *r)
 {
     const struct dk_qgeom g = dk_qgeom(t);
     dk_q512_quants(g.bits, panel + dk_qquants_at(t, block), r->q);
-    dk_q512_scales(t, panel + dk_qgroup_at(t, block), block % g.group, r);
+    dk_q512_scales(t, panel + dk_qgroup_at(t, block), block % g.group, super, r);
 }
 
 /* acc += the block's part for one row, as cpu/matmul-quant/c.c defines it. */
