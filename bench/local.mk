@@ -47,7 +47,18 @@ EXTRA_PROGRAMS += %D%/lab/mm
 bench_lab_mm_SOURCES = %D%/lab/mm.c
 bench_lab_mm_LDADD = $(kernels_libs) libdedit-base.a
 
-EXTRA_DIST += %D%/peers/llama-bench.sh
+EXTRA_DIST += %D%/peers/llama-bench.sh %D%/peers/llama-server.sh
 EXTRA_PROGRAMS += %D%/lab/pool
 bench_lab_pool_SOURCES = %D%/lab/pool.c
 bench_lab_pool_LDADD = $(kernels_libs) libdedit-base.a
+# What the daemon costs: make bench/daemon/measure.
+EXTRA_PROGRAMS += %D%/daemon/measure
+bench_daemon_measure_SOURCES = \
+	%D%/daemon/handover.c \
+	%D%/daemon/load.c \
+	%D%/daemon/main.c \
+	%D%/daemon/measure.h \
+	%D%/daemon/ping.c \
+	%D%/stats.c \
+	%D%/stats.h
+bench_daemon_measure_LDADD = $(libdedit_core_libs) -lm

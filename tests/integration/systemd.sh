@@ -186,7 +186,7 @@ print("".join(json.loads(l)["text"] for l in open(sys.argv[1]) if "text" in json
     cmp "$scratch/want" "$scratch/got" || return 1
     # Patterns without a compiler: a text that needs all of them.
     printf '%s' "$(head -c 30000 "$top/README.md")" > "$root/srv/text" && "$bench" tokenize --model "$default" "$(cat "$root/srv/text")" > "$scratch/want" &&
-        in_it sh -c 'dedit-client tokenize -m smollm2 < /srv/text' > "$scratch/got" && [ -s "$scratch/got" ] || { in_it dedit-client models; in_it journalctl -u dedit-d -o cat --no-pager | tail -n 12; return 1; }
+        in_it sh -c 'dedit-client tokenize -m smollm2 < /srv/text' > "$scratch/got" || return 1
     tr -s ' ,\n[]' '\n' < "$scratch/want" > "$scratch/want.ids" && tr -s ' \n' '\n' < "$scratch/got" > "$scratch/got.ids" && cmp "$scratch/want.ids" "$scratch/got.ids"
 }
 with_default 'the default model: text and tokens of the engine by itself' default_model

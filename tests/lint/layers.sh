@@ -45,7 +45,7 @@ check 'daemon includes all but client and train' layer daemon 'base proto kernel
     'jansson.h uthash.h utlist.h ini.h liburing.h systemd/sd-daemon.h systemd/sd-journal.h protobuf-c/protobuf-c.h math.h'
 check 'the client library includes base, proto' layer client 'base proto' 'uthash.h protobuf-c/protobuf-c.h' '-v /cli[-.]'
 check 'the client program includes base, proto' layer client 'base proto' 'jansson.h uthash.h' '/cli[-.]'
-check 'bench includes base, client, engine, kernels' layer bench 'base client engine kernels' \
+check 'bench includes base, client, engine, kernels, proto' layer bench 'base client engine kernels proto' \
     'jansson.h math.h'
 
 bad_tree
