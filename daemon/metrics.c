@@ -256,6 +256,15 @@ static int render_accepted(const struct metrics *m, struct strbuf *o)
     return r;
 }
 
+/* What all users together are charged for. */
+static double held(const struct server *s, enum quota_kind k)
+{
+    uint64_t sum = 0;
+    for (const struct account *a = s->quota.accounts; a; a = a->next)
+        sum += a->used[k];
+    return (double)sum;
+}
+
 int metrics_render(struct metrics *m, const struct server *s, struct strbuf *o)
 {
     int r = render_models(s, o);
@@ -287,6 +296,14 @@ int metrics_render(struct metrics *m, const struct server *s, struct strbuf *o)
         {"peers_refused_total", "counter", "Connections turned away.", (double)s->peers_refused},
         {"quota_refusals_total", "counter", "Charges refused by a limit of a user.",
          (double)s->quota.refused},
+        {"held_requests", "gauge", "Requests that users are charged for.",
+         held(s, QUOTA_REQUESTS)},
+        {"held_prompt_bytes", "gauge", "Bytes of prompts that users are charged for.",
+         held(s, QUOTA_PROMPT_BYTES)},
+        {"held_ring_bytes", "gauge", "Bytes of rings that users are charged for.",
+         held(s, QUOTA_RING_BYTES)},
+        {"held_kv_blocks", "gauge", "KV blocks that users are charged for.",
+         held(s, QUOTA_KV_BLOCKS)},
         {"accept_errors_total", "counter", "Connections that could not be accepted.",
          (double)loop_accept_errors(s->loop)},
     };

@@ -225,6 +225,10 @@ tests_unit_test_quant_mm_CPPFLAGS = $(AM_CPPFLAGS) -DHAVE_AMX_EMU
 tests_unit_test_matmul_SOURCES += %D%/amx-emu/amx-emu.h %D%/amx-emu/matmul-bf16.c
 tests_unit_test_matmul_CPPFLAGS += -DHAVE_AMX_EMU
 endif
+# A tool, run by integration/soak.sh: no test of its own.
+noinst_PROGRAMS += %D%/soak/soak
+tests_soak_soak_SOURCES = %D%/soak/soak.c %D%/soak/soak.h %D%/soak/soak-clients.c %D%/soak/soak-kills.c
+tests_soak_soak_LDADD = $(libdedit_core_libs)
 include tests/fuzz/local.mk
 endif
 # Reference data; the one big tokenizer is packed, and unpacked into the build folder for the tests.
@@ -266,6 +270,7 @@ script_tests = \
 	%D%/integration/options.sh \
 	%D%/integration/packages.sh \
 	%D%/integration/same-bytes.sh \
+	%D%/integration/soak.sh \
 	%D%/integration/step.sh \
 	%D%/integration/terminal.sh \
 	%D%/integration/verdict.sh
