@@ -62,7 +62,7 @@ DK_KERNEL void unpack(enum dk_type t, const uint8_t *panel, uint32_t b0, uint32_
 {
     const struct dk_qgeom g = dk_qgeom(t);
     const __m512i zero = _mm512_set1_epi8((char)(g.kind == DK_QK_MIN ? 0 : 1 << g.zero_shift));
-    struct dk_q512_super super;
+    struct dk_q512_super super = {_mm512_setzero_ps(), _mm512_setzero_ps()};
     for (uint32_t b = b0; b < b1; b++, rec++) {
         struct dk_q512 w;
         dk_q512_unpack(t, panel, b, &super, &w);

@@ -229,7 +229,8 @@ DK_KERNEL void packed(enum dk_type t, unsigned rows, bool keep, const struct job
             memset(acc, 0, rows * sizeof acc[0]);
         const struct dk_qact *x = j->x;
         struct record own_rec, *rec = keep ? j->rec : &own_rec;
-        struct dk_q256_super super;
+        struct dk_q256_super super = {{_mm256_setzero_ps(), _mm256_setzero_ps()},
+                                      {_mm256_setzero_ps(), _mm256_setzero_ps()}};
         for (uint32_t b = j->b0; b < j->b1; b++, x += j->stride) {
             dk_qprefetch(t, panel, b);
             const struct block block = {panel + dk_qquants_at(t, b), panel + dk_qgroup_at(t, b),

@@ -100,7 +100,7 @@ DK_KERNEL void packed(enum dk_type t, unsigned rows, const struct job *j, uint32
         begin(rows, j, acc);
         const struct dk_qact *x = j->x;
         struct record *rec = j->rec;
-        struct dk_q512_super super;
+        struct dk_q512_super super = {_mm512_setzero_ps(), _mm512_setzero_ps()};
         for (uint32_t b = j->b0; b < j->b1; b++, x += j->stride) {
             struct dk_q512 w;
             dk_qprefetch(t, panel, b);
