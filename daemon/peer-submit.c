@@ -291,6 +291,7 @@ static int check_reserved(const Dedit__Wire__Submit *s, struct error *err)
                        : s->grammar          ? "grammar"
                        : s->lora             ? "lora"
                        : s->n_images         ? "images"
+                       : s->parse_tool_calls ? "parse_tool_calls"
                                              : NULL;
     if (what)
         return ERR(err, UNSUPPORTED, "%s: not supported by this version", what);

@@ -141,8 +141,10 @@ def bad_values_are_refused_by_name():
     refused("limit-exceeded", ["stop"], lambda: submit(stop=["x"] * 1000))
     refused("context-full", ["512"], lambda: submit(ids=[1] * 512))
     refused("not-found", ["nope"], lambda: submit(model="nope"))
-    for field, v in (("n", 2), ("json_schema", "{}"), ("grammar", "x"), ("lora", "x")):
-        refused("unsupported", [field], lambda: submit(**{field: v}))
+    for field, v in (("n", 2), ("json_schema", "{}"), ("grammar", "x"), ("lora", "x"), ("images", [b"GIF"]),
+                     ("parse_tool_calls", True)):
+        refused("unsupported", [field, "not supported"], lambda: submit(**{field: v}))
+    assert len(c.ids(submit(ids=[1], n=1, parse_tool_calls=False, max_tokens=2, ignore_eos=True))[0]) == 2
 
     def none(s):
         s.sampling.temperature = 0
