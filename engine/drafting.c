@@ -12,6 +12,9 @@
 #include "engine/engine_internal.h"
 #include "engine/ngram.h"
 
+#define AUTO_SURE    0.8f /* odds of an n-gram's token that make the drafter needless */
+#define AUTO_LONGEST 24u  /* n-gram */
+
 static uint32_t least(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;
@@ -22,7 +25,7 @@ static uint32_t least(uint32_t a, uint32_t b)
 static bool has_passes(const struct drafting_state *d)
 {
     return d->params.method == DRAFT_DFLASH || d->params.method == DRAFT_DEDIT ||
-           d->params.method == DRAFT_DDTREE;
+           d->params.method == DRAFT_DDTREE || d->automatic.drafter;
 }
 
 static int make_rejection(struct drafting_state *d, uint32_t vocab, struct error *err)
@@ -49,7 +52,8 @@ int drafting_new(const struct engine *e, const struct drafting_params *p, uint64
     d->params = resolved;
     d->seed = seed;
     d->temperature = temperature;
-    d->context = has_passes(d);
+    d->context = has_passes(d) || (resolved.method == DRAFT_AUTO && e->drafter.ops);
+    auto_init(&d->automatic, &e->controller);
     if (resolved.verification == DRAFT_REJECTION) {
         r = make_rejection(d, e->model->vocab_size, err);
         if (r < 0)
@@ -87,6 +91,15 @@ void drafting_forget_context(struct drafting_state *d)
 uint32_t drafting_nodes(const struct request *r)
 {
     return r->drafting && r->drafting->phase == DRAFTING_READY ? r->drafting->proposal.n : 0;
+}
+
+enum draft_method drafting_method(const struct drafting_state *d)
+{
+    if (!d || d->proposal.n == 0)
+        return DRAFT_AR;
+    if (d->params.method != DRAFT_AUTO)
+        return d->params.method;
+    return d->automatic.drafter ? DRAFT_DDTREE : DRAFT_NGRAM;
 }
 
 /* ---- a round begins ----------------------------------------------------------------------------- */
@@ -144,10 +157,10 @@ static void begin_passes(struct engine *e, struct request *r, uint32_t nodes, ui
     /* The block stays whole where less of it can be used: its rows see each other, so a shorter one
      * drafts other tokens, and worse. */
     uint32_t window = d->params.window;
-    if (d->params.method != DRAFT_DDTREE)
+    if (d->params.method != DRAFT_DDTREE && d->params.method != DRAFT_AUTO)
         nodes = least(nodes, depth - 1);
     struct draft_round *t = &d->round;
-    t->method = d->params.method;
+    t->method = d->params.method == DRAFT_AUTO ? DRAFT_DDTREE : d->params.method;
     t->visibility = d->params.visibility;
     t->window = window;
     t->passes = d->params.passes;
@@ -163,12 +176,31 @@ static void begin_passes(struct engine *e, struct request *r, uint32_t nodes, ui
     d->phase = DRAFTING_PASSES;
 }
 
+/* A long match is better than the drafter, and free; a short one is better than nothing. */
+static void begin_auto(struct engine *e, struct request *r, uint32_t nodes, uint32_t depth)
+{
+    struct drafting_state *d = r->drafting;
+    const uint32_t *tokens = r->seq.tokens, n = r->seq.n_tokens;
+    d->automatic.match = ngram_match(tokens, n);
+    float confidence = controller_match_confidence(&e->controller, d->automatic.match);
+    bool sure = d->automatic.match && confidence > AUTO_SURE;
+    if (d->context && !sure && controller_wants_drafter(&d->automatic))
+        begin_passes(e, r, nodes, depth);
+    d->automatic.drafter = d->phase == DRAFTING_PASSES;
+    if (d->automatic.drafter)
+        return;
+    ngram_propose(tokens, n, least(least(nodes, depth - 1), AUTO_LONGEST), &d->proposal);
+    for (uint32_t i = 0; i < d->proposal.n; i++)
+        d->proposal.confidence[i] = confidence;
+}
+
 static void begin(struct engine *e, struct request *r, uint32_t nodes)
 {
     struct drafting_state *d = r->drafting;
     uint32_t depth = r->max_total - r->seq.n_tokens;
     proposal_clear(&d->proposal);
     d->phase = DRAFTING_READY;
+    d->automatic.drafter = false;
     d->round.pass = 0;
     d->round_ns = 0;
     if (depth < 2)
@@ -193,6 +225,8 @@ static void begin(struct engine *e, struct request *r, uint32_t nodes)
         begin_passes(e, r, nodes, depth);
         break;
     case DRAFT_AUTO:
+        begin_auto(e, r, nodes, depth);
+        break;
     case DRAFT_AR:
     case DRAFT_METHOD_COUNT:
         break;
@@ -259,6 +293,7 @@ static int finish_pass(struct engine *e, struct drafting_state *d, struct error 
 static int run_passes(struct engine *e, uint32_t n, struct error *err)
 {
     const struct block_drafter *b = &e->drafter;
+    uint64_t t = clock_now_ns();
     for (uint32_t i = 0, j; i < n; i = j) {
         uint32_t rows = 0;
         for (j = i; j < n && rows + e->draft_entries[j].round->window <= b->max_rows; j++)
@@ -269,6 +304,9 @@ static int run_passes(struct engine *e, uint32_t n, struct error *err)
         int r = b->ops->pass(b->self, e->draft_entries + i, j - i, err);
         if (r < 0)
             return r;
+        uint64_t now = clock_now_ns();
+        cost_add(&e->controller.drafter, rows, now - t);
+        t = now;
     }
     return 0;
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "base/cleanup.h"
+#include "engine/controller.h"
 #include "engine/method.h"
 
 struct engine;
@@ -31,6 +32,7 @@ struct drafting_state {
     uint64_t round_ns; /* drafter time of this round */
     uint64_t seed;
     float temperature;
+    struct auto_state automatic; /* DRAFT_AUTO */
     /* Rule B's buffers, [vocab] each; NULL with rule A. */
     uint32_t *ids;
     double *probs, *weights;
@@ -52,6 +54,8 @@ void drafting_forget_context(struct drafting_state *d);
 /* Nodes of the proposal that waits to be verified. */
 uint32_t drafting_nodes(const struct request *r);
 
+/* What drafts in this round: never DRAFT_AUTO; DRAFT_AR when it was nothing. */
+enum draft_method drafting_method(const struct drafting_state *d);
 /* Begins rounds of all decoding requests; nodes: room in the next target batch. */
 void drafting_begin(struct engine *e, uint32_t nodes);
 /* Does anybody wait for drafter passes? */

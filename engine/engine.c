@@ -152,7 +152,8 @@ static int make_buffers(struct engine *e, struct error *err)
     if (!e->rows || !e->entries || !e->running || !e->work || !e->work_ids || !e->logits ||
         !e->choices || !e->tails)
         return ERR_NOMEM(err);
-    return e->drafter.ops ? engine_drafting_buffers(e, err) : 0;
+    int r = controller_new_candidates(e->cfg.max_num_seqs, &e->candidates, err);
+    return r == 0 && e->drafter.ops ? engine_drafting_buffers(e, err) : r;
 }
 
 struct load_progress {
@@ -296,6 +297,7 @@ static int make_engine(const char *path, struct model_file *file, const struct e
     e->file = file;
     e->space.backend = &backend_cpu;
     e->space.drafter = &e->drafter;
+    controller_init(&e->controller);
     int r = load(e, path, p, err);
     if (r < 0)
         return r;
@@ -332,6 +334,7 @@ struct engine *engine_free(struct engine *e)
     mem_free(e->running);
     mem_free(e->choices);
     mem_free(e->tails);
+    mem_free(e->candidates);
     mem_unmap_pages(e->taps, e->taps_bytes);
     mem_free(e->context);
     mem_free(e->draft_entries);

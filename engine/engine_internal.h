@@ -101,7 +101,9 @@ struct engine {
     size_t taps_bytes;
     struct draft_context *context;     /* [max_num_batched_tokens] */
     struct draft_entry *draft_entries; /* [max_num_seqs] */
-    uint32_t draft_steps;              /* since the last target step */
+    struct controller controller;
+    struct candidate *candidates; /* [max_num_seqs] */
+    uint32_t draft_steps;         /* since the last target step */
     /* The sampler's, [threads][vocab] each. */
     float *work;
     uint32_t *work_ids;

@@ -27,6 +27,8 @@ libdedit_engine_a_SOURCES = \
 	%D%/commit.c \
 	%D%/ddtree.c \
 	%D%/ddtree.h \
+	%D%/controller.c \
+	%D%/controller.h \
 	%D%/detokenizer.c \
 	%D%/draft_script.c \
 	%D%/drafter.c \

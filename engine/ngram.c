@@ -30,6 +30,14 @@ static uint32_t find(const uint32_t *tokens, uint32_t n, uint32_t *ret_len)
     return best;
 }
 
+uint32_t ngram_match(const uint32_t *tokens, uint32_t n)
+{
+    uint32_t len = 0;
+    if (n > SHORTEST)
+        (void)find(tokens, n, &len);
+    return len < SHORTEST ? 0 : len;
+}
+
 void ngram_propose(const uint32_t *tokens, uint32_t n, uint32_t most, struct proposal *p)
 {
     uint32_t len = 0;

@@ -211,6 +211,19 @@ static void count_passes(const struct batch_entry *b, const struct choice *c, ui
     }
 }
 
+/* Which of the verified nodes were on the path. */
+static void teach(struct engine *e, const struct batch_entry *b, uint32_t n_committed)
+{
+    const struct drafting_state *d = b->r->drafting;
+    bool right[PROPOSAL_MAX_NODES] = {false};
+    if (b->n_nodes == 0 || d->params.method != DRAFT_AUTO)
+        return;
+    for (uint32_t i = 0; i < n_committed; i++)
+        if (e->choices[b->logit0 + i].node >= 0)
+            right[e->choices[b->logit0 + i].node] = true;
+    controller_learn(&e->controller, &d->automatic, &d->proposal, b->n_nodes, right);
+}
+
 struct tally {
     uint32_t committed, accepted;
     uint32_t accepted_after[DRAFT_MAX_PASSES];
@@ -250,7 +263,7 @@ static void tell_round(struct batch_entry *b, const struct tally *t, uint64_t ve
     if (d && b->n_nodes)
         d->proposal.n = b->n_nodes;
     struct engine_round info = {.round = r->n_rounds,
-                                .method = d ? d->params.method : DRAFT_AR,
+                                .method = b->n_nodes ? drafting_method(d) : DRAFT_AR,
                                 .window = passes ? d->round.window : 0,
                                 .passes = passes,
                                 .committed = t->committed,
@@ -321,6 +334,8 @@ void round_finish(struct engine *e, struct batch_entry *b, uint64_t verify_ns)
             seq_publish(&r->seq, e->space.pool);
     }
     count_round(e, b, &t, prefill, verify_ns);
+    if (b->error.code == 0)
+        teach(e, b, b->n_choices);
     if (r->want_rounds && t.committed)
         tell_round(b, &t, verify_ns);
     r->n_rounds++;

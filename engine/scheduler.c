@@ -289,10 +289,32 @@ static void advance(struct engine *e, uint32_t n)
     }
 }
 
+/* Does every row decode?  Then its time is one that the controller can compare. */
+static bool only_rounds(const struct engine *e, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (e->entries[i].n_logits != e->entries[i].n_rows)
+            return false;
+    return true;
+}
+
+/* Rows of the next batch without the proposals of `auto`. */
+static uint32_t rows_without_auto(const struct engine *e)
+{
+    uint32_t rows = 0;
+    for (uint32_t i = 0; i < e->n_running; i++) {
+        const struct request *r = e->running[i];
+        bool automatic = r->drafting && r->drafting->params.method == DRAFT_AUTO;
+        rows += least(to_feed(r), e->cfg.prefill_chunk) + (automatic ? 0 : drafting_nodes(r));
+    }
+    return least(rows, e->cfg.max_num_batched_tokens);
+}
+
 /* One target batch.  Number of entries; 0: nobody could run. */
 static int target_step(struct engine *e, struct error *err)
 {
     uint32_t n_rows = 0;
+    controller_trim(e, rows_without_auto(e));
     uint64_t t0 = clock_now_ns();
     int n = form_batch(e, &n_rows, err);
     if (n <= 0)
@@ -303,6 +325,8 @@ static int target_step(struct engine *e, struct error *err)
     e->stats.steps++;
     advance(e, (uint32_t)n);
     round_choose(e, (uint32_t)n);
+    if (only_rounds(e, (uint32_t)n))
+        cost_add(&e->controller.target, n_rows, clock_now_ns() - t0);
     r = drafting_inject(e, (uint32_t)n, err);
     if (r < 0)
         return r;

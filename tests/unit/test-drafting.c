@@ -92,6 +92,8 @@ START_TEST(every_method)
         uint64_t rejected = 0;
         for (uint32_t i = 0; i < N; i++) {
             struct engine_drafting d = check(i);
+            if (methods[m].m == DRAFT_AUTO)
+                continue; /* it chooses by the clock */
             ck_assert_uint_gt(d.rounds, 0);
             ck_assert_uint_gt(d.accepted, 0);
             rejected += d.drafted - d.accepted;
@@ -100,12 +102,92 @@ START_TEST(every_method)
                 ck_assert_uint_ge(d.accepted_after[methods[m].passes - 1], d.accepted_after[0]);
             }
         }
-        ck_assert(rejected > 0 || methods[m].passes == 8);
+        ck_assert(rejected > 0 || methods[m].passes == 8 || methods[m].m == DRAFT_AUTO);
         ck_assert_uint_gt(f.most_entries, 1); /* passes are shared */
         test_engine_idle(e);
         engine_free(e);
         fake_drafter_done(&f);
     }
+}
+END_TEST
+
+/* The method auto, with costs that are given instead of measured: slope is what one more row adds. */
+static struct engine_drafting automatic(double slope, double pass, uint32_t wrong, uint32_t *ret_n)
+{
+    struct engine_config c = test_engine_config();
+    struct fake_drafter f;
+    struct engine_drafting sum = {0};
+    struct error err = {0};
+    struct engine *e = drafted_engine(&c, &f);
+    f.wrong = wrong;
+    *ret_n = 0;
+    for (uint32_t i = 0; i < 2 * N; i++) { /* one after another: the second half has learned */
+        submit(e, i % N, DRAFT_AUTO, 0);
+        for (int more = 1; more > 0;) {
+            cost_fill(&e->controller.target, 1e6, slope);
+            cost_fill(&e->controller.drafter, pass * 1e6, 0);
+            more = engine_step(e, &err);
+            ck_assert_int_ge(more, 0);
+        }
+        struct engine_drafting d = check(i % N);
+        if (i < N)
+            continue;
+        *ret_n += OUT;
+        sum.rounds += d.rounds;
+        sum.plain_rounds += d.plain_rounds;
+        sum.passes += d.passes;
+        sum.drafted += d.drafted;
+        sum.accepted += d.accepted;
+    }
+    engine_free(e);
+    fake_drafter_done(&f);
+    return sum;
+}
+
+START_TEST(auto_follows_costs)
+{
+    uint32_t n;
+    make_world(N, usual);
+    /* Rows as dear as tokens: nothing is worth verifying, and the drafter is left alone. */
+    struct engine_drafting d = automatic(1, 0.2, 4, &n);
+    ck_assert_uint_eq(d.drafted, 0);
+    ck_assert_uint_le(d.passes, n / 16);
+    /* Rows for nothing, a good drafter. */
+    d = automatic(0.01, 0.1, 8, &n);
+    ck_assert_uint_gt(d.rounds, 4 * d.plain_rounds);
+    ck_assert_uint_gt(d.accepted, n / 3);
+    /* A useless drafter is tried now and then. */
+    d = automatic(0.01, 0.3, 1, &n);
+    ck_assert_uint_le(d.passes, n / 12);
+    /* A drafter as slow as the target. */
+    d = automatic(0.01, 6, 8, &n);
+    ck_assert_uint_le(d.passes, n / 12);
+}
+END_TEST
+
+START_TEST(costs)
+{
+    struct cost_table t = {0};
+    ck_assert(cost_of(&t, 5) == 0);
+    cost_add(&t, 1, 1000);
+    ck_assert(cost_of(&t, 1) == 1000);
+    ck_assert(cost_of(&t, 11) > 1000 && cost_of(&t, 11) < 1500); /* unknown: guessed cheap */
+    cost_add(&t, 16, 4000);
+    ck_assert(cost_of(&t, 16) == 4000);
+    ck_assert(cost_of(&t, 8) > 2000 && cost_of(&t, 8) < 3000);
+    ck_assert(cost_of(&t, 32) > 4000 && cost_of(&t, 32) < 6500);
+    ck_assert(cost_of(&t, 4000) > cost_of(&t, 512));
+    /* A disturbance is not believed at once, a better time soon. */
+    cost_add(&t, 1, 100000);
+    ck_assert(cost_of(&t, 1) < 5000);
+    for (int i = 0; i < 20; i++)
+        cost_add(&t, 1, 900);
+    ck_assert(cost_of(&t, 1) < 910);
+    t = (struct cost_table){0};
+    cost_add(&t, 8, 800);
+    ck_assert(cost_of(&t, 1) > 300 && cost_of(&t, 1) < 800);
+    for (uint32_t i = 1; i < 600; i++)
+        ck_assert(cost_of(&t, i) <= cost_of(&t, i + 1));
 }
 END_TEST
 
@@ -441,6 +523,8 @@ int main(void)
     TCase *t = test_case(s, "drafter");
     tcase_add_test(t, every_method);
     tcase_add_test(t, mixed_batch);
+    tcase_add_test(t, costs);
+    tcase_add_test(t, auto_follows_costs);
     tcase_add_test(t, chunks_change_nothing);
     tcase_add_test(t, after_a_plain_prefix);
     tcase_add_test(t, after_a_drafted_answer);

@@ -246,7 +246,7 @@ static void count_round(void *arg, struct request *r, const struct engine_round 
     ck_assert(!l->waits);
     l->waits = true;
     ck_assert_uint_eq(i->round, l->n++);
-    ck_assert_int_eq(i->method, DRAFT_NGRAM);
+    ck_assert_int_eq(i->method, i->proposal->n ? DRAFT_NGRAM : DRAFT_AR);
     ck_assert_uint_eq(i->passes, 0);
     ck_assert_uint_le(i->accepted, i->proposal->n);
     ck_assert(i->committed == i->accepted || i->committed == i->accepted + 1);
