@@ -61,4 +61,4 @@ bench_daemon_measure_SOURCES = \
 	%D%/daemon/ping.c \
 	%D%/stats.c \
 	%D%/stats.h
-bench_daemon_measure_LDADD = $(libdedit_core_libs) -lm
+bench_daemon_measure_LDADD = $(libdedit_core_libs) $(proto_libs) -lm

@@ -1,11 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-# libdedit: the one library that is installed.  It holds base/ and proto/ itself, so that a program
+# libdedit: the one library that is installed.  It holds what it uses of base/ and proto/, so that a program
 # needs nothing but libc and protobuf-c beside it.
 lib_LTLIBRARIES += %D%/libdedit.la
 include_HEADERS = %D%/dedit.h
 pkgconfig_DATA = %D%/dedit.pc
 EXTRA_DIST += %D%/libdedit.sym
 
+# Of base/ and proto/ what it needs and no more: nothing that prints, handles signals or writes rings.
+libdedit_base_sources = \
+	base/alloc.c \
+	base/arena.c \
+	base/clock.c \
+	base/error.c \
+	base/fd.c \
+	base/memfd.c \
+	base/parse.c \
+	base/strbuf.c \
+	base/utf8.c
+libdedit_proto_sources = \
+	proto/packet.c \
+	proto/ring-reader.c \
+	proto/ring-validate.c
 noinst_LTLIBRARIES += %D%/libdedit-core.la
 %C%_libdedit_core_la_SOURCES = \
 	%D%/admin.c \
@@ -15,7 +30,7 @@ noinst_LTLIBRARIES += %D%/libdedit-core.la
 	%D%/request.c \
 	%D%/rpc.c \
 	%D%/submit.c \
-	$(libdedit_proto_a_SOURCES) $(libdedit_base_a_SOURCES)
+	$(libdedit_proto_sources) $(libdedit_base_sources)
 %C%_libdedit_core_la_CFLAGS = $(AM_CFLAGS)
 %C%_libdedit_core_la_LIBADD = %D%/libdedit-pb.la
 libdedit_core_libs = %D%/libdedit-core.la $(PROTOBUF_C_LIBS)
@@ -44,7 +59,7 @@ endif
 noinst_LTLIBRARIES += %D%/libdedit-pb.la
 nodist_%C%_libdedit_pb_la_SOURCES = $(proto_gen)
 %C%_libdedit_pb_la_SOURCES =
-%C%_libdedit_pb_la_CFLAGS = $(DEDIT_CFLAGS) -w $(PROTOBUF_C_CFLAGS)
+%C%_libdedit_pb_la_CFLAGS = $(DEDIT_CFLAGS) -w -DNDEBUG $(PROTOBUF_C_CFLAGS)
 
 bin_PROGRAMS += %D%/dedit-client
 %C%_dedit_client_SOURCES = \

@@ -32,7 +32,7 @@ proto_test_libs = libdedit-test.a $(proto_libs) $(JANSSON_LIBS) $(CHECK_LIBS)
 
 check_PROGRAMS += %D%/unit/test-libdedit %D%/unit/test-libdedit-calls %D%/unit/test-libdedit-lies
 libdedit_tests = %D%/unit/fake-daemon.c %D%/unit/fake-daemon.h %D%/unit/libdedit-util.h
-libdedit_test_libs = libdedit-test.a $(libdedit_core_libs) $(JANSSON_LIBS) $(CHECK_LIBS)
+libdedit_test_libs = libdedit-test.a $(libdedit_core_libs) $(proto_libs) $(JANSSON_LIBS) $(CHECK_LIBS)
 tests_unit_test_libdedit_SOURCES = %D%/unit/test-libdedit.c $(libdedit_tests)
 tests_unit_test_libdedit_LDADD = $(libdedit_test_libs)
 tests_unit_test_libdedit_calls_SOURCES = %D%/unit/test-libdedit-calls.c $(libdedit_tests)

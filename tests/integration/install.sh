@@ -34,6 +34,14 @@ needed() {
     printf 'libc.so.6\nlibprotobuf-c.so.1\n' | diff - "$scratch/needed"
 }
 ok 'shared library: needs libc and protobuf-c only' needed
+# No printing, no signals, no threads, no end of the program: it does not even know how.
+manners() {
+    nm -D -u "$lib/libdedit.so.0" | sed 's/.* U //; s/@.*//' > "$scratch/undefined"
+    case $SANITIZE in ?*) return 0 ;; esac
+    grep -x -E '_?exit|_Exit|abort|__assert_fail|raise|kill|signal|sigaction|pthread_create|fork|(v?f?|__v?f?)printf(_chk)?|puts|putchar|fwrite|f?putc|perror|std(out|err)|setenv|putenv|srand|setlocale' "$scratch/undefined" && return 1
+    grep -q -x recvmsg "$scratch/undefined"
+}
+ok 'shared library: does not print, end the program, touch signals or start threads' manners
 static_symbols() {
     nm -g --defined-only "$lib/libdedit.a" | sed -n 's/^[0-9a-f]* [A-Z] //p' | sort > "$scratch/static"
     diff "$scratch/header" "$scratch/static"
