@@ -293,13 +293,16 @@ static int pass_some(struct drafter *d, struct draft_entry *entries, uint32_t n,
         const struct draft_round *r = entries[i].round;
         d->blocks[i] = next_block(d, &entries[i], d->tokens + rows, d->logits + picks * dv);
         uint32_t n_top = r->method == DRAFT_DDTREE ? least(r->tree_budget, r->max_nodes) : 0;
+        bool draws = r->draw && r->pass + 1 == r->passes;
         for (uint32_t k = 1; k < r->window; k++, picks++)
-            d->picks[picks] = (struct pick){.round = r,
-                                            .logits = d->logits + picks * dv,
-                                            .pos = (uint64_t)entries[i].seq->n_kv + k,
-                                            .n_top = least(n_top, DRAFTER_MAX_PICK),
-                                            .top = d->top + (size_t)picks * DRAFTER_MAX_PICK,
-                                            .logp = d->logp + (size_t)picks * DRAFTER_MAX_PICK};
+            d->picks[picks] =
+                (struct pick){.round = r,
+                              .logits = d->logits + picks * dv,
+                              .pos = (uint64_t)entries[i].seq->n_kv + k,
+                              .n_top = least(n_top, DRAFTER_MAX_PICK),
+                              .q = draws ? r->q + (size_t)(k - 1) * d->target_vocab : NULL,
+                              .top = d->top + (size_t)picks * DRAFTER_MAX_PICK,
+                              .logp = d->logp + (size_t)picks * DRAFTER_MAX_PICK};
         rows += r->window;
     }
     int r = drafter_run(d, d->blocks, n, err);

@@ -17,6 +17,7 @@ struct pick {
     const float *logits;
     uint64_t pos;
     uint32_t n_top; /* candidates wanted for a tree, 0: none */
+    float *q;       /* the row is drawn, from what goes here; NULL: chosen */
     /* Results. */
     uint32_t token; /* of the target's vocabulary */
     float confidence;

@@ -8,6 +8,9 @@
  * so the drafter adds the same noise to its own logits: where the two distributions agree, so do the
  * choices.  v is the token of the target's vocabulary, whatever row of the draft vocabulary it is.
  * Probabilities (confidence, trees) are the softmax of what the argmax is taken of.
+ *
+ * Rule B wants drafts drawn from q = softmax(logit / T): the last pass draws, by noise of a stream of
+ * its own, and hands q out; the passes before it choose as at temperature 0.
  */
 #include <math.h>
 #include <string.h>
@@ -55,7 +58,7 @@ static const float *perturbed(const struct drafter *d, const struct pick *p, uns
     float inv_t = (float)(1.0 / (double)p->round->temperature);
     uint32_t key[2], ctr[3];
     noise_key(p->round->seed, key);
-    noise_counter(p->pos, p->round->draw ? NOISE_DRAFT : NOISE_GUMBEL, ctr);
+    noise_counter(p->pos, p->q ? NOISE_DRAFT : NOISE_GUMBEL, ctr);
     if (!ids) {
         d->ops->gumbel(g, key, ctr, 0, d->target_vocab);
         for (uint32_t i = 0; i < dv; i++)
@@ -92,11 +95,26 @@ static void pick_top(const struct drafter *d, struct pick *p, const float *y, fl
     }
 }
 
+/* The distribution that the draft was drawn from, over the target's vocabulary. */
+static void write_q(const struct drafter *d, const struct pick *p, unsigned tid)
+{
+    const uint32_t dv = d->cfg->draft_vocab, *ids = d->cfg->target_ids;
+    float *z = d->scores + (size_t)tid * dv, max;
+    float inv_t = (float)(1.0 / (double)p->round->temperature);
+    bool bad;
+    for (uint32_t i = 0; i < dv; i++)
+        z[i] = p->logits[i] * inv_t;
+    (void)d->ops->argmax(z, dv, &max, &bad);
+    float lse = d->ops->logsumexp(z, dv, max);
+    memset(p->q, 0, (size_t)d->target_vocab * sizeof(*p->q));
+    for (uint32_t i = 0; i < dv; i++)
+        p->q[ids ? ids[i] : i] = dk_expf(z[i] - lse);
+}
+
 static void pick_one(const struct drafter *d, struct pick *p, unsigned tid)
 {
     const uint32_t dv = d->cfg->draft_vocab;
-    bool noisy =
-        p->round->temperature >= SAMPLER_GREEDY_BELOW && (p->round->noise || p->round->draw);
+    bool noisy = p->round->temperature >= SAMPLER_GREEDY_BELOW && (p->round->noise || p->q);
     const float *y = noisy ? perturbed(d, p, tid) : p->logits;
     float max, lse;
     bool bad;
@@ -105,12 +123,18 @@ static void pick_one(const struct drafter *d, struct pick *p, unsigned tid)
     p->confidence = 0;
     if (bad) { /* a broken drafter drafts badly, and no worse */
         p->n_top = 0;
+        if (p->q) {
+            memset(p->q, 0, (size_t)d->target_vocab * sizeof(*p->q));
+            p->q[p->token] = 1; /* it had no choice */
+        }
         return;
     }
     lse = d->ops->logsumexp(y, dv, max);
     p->confidence = dk_expf(max - lse);
     if (p->n_top)
         pick_top(d, p, y, lse, tid);
+    if (p->q)
+        write_q(d, p, tid);
 }
 
 struct pick_work {
@@ -134,6 +158,8 @@ void drafter_pick(struct drafter *d, uint32_t n)
 bool drafter_settled(const struct draft_round *r)
 {
     const uint32_t *last = r->tokens[r->pass - 1];
+    if (r->draw)
+        return false; /* the last pass draws, whatever was chosen before */
     for (uint32_t p = 0; p + 1 < r->pass; p++)
         if (memcmp(r->tokens[p], last, (r->window - 1) * sizeof(*last)) == 0)
             return true;
@@ -155,5 +181,7 @@ void drafter_propose(struct draft_round *r, const struct pick *picks)
         for (uint32_t k = 0; k + 1 < r->window && k < r->max_nodes; k++)
             if (proposal_add(p, last[k], (int)k - 1, r->confidence[k]) < 0)
                 break;
+        if (r->draw)
+            p->q = r->q;
     }
 }

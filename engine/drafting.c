@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "engine/engine_internal.h"
 #include "engine/ngram.h"
+#include "engine/sampler_internal.h"
 
 #define AUTO_SURE    0.8f /* odds of an n-gram's token that make the drafter needless */
 #define AUTO_LONGEST 24u  /* n-gram */
@@ -33,7 +34,12 @@ static int make_rejection(struct drafting_state *d, uint32_t vocab, struct error
     d->ids = mem_array(vocab, sizeof(*d->ids));
     d->probs = mem_array(vocab, sizeof(*d->probs));
     d->weights = mem_array(vocab, sizeof(*d->weights));
-    return d->ids && d->probs && d->weights ? 0 : ERR_NOMEM(err);
+    if (!d->ids || !d->probs || !d->weights)
+        return ERR_NOMEM(err);
+    if (!d->context || d->temperature < SAMPLER_GREEDY_BELOW)
+        return 0; /* what is drafted is chosen, not drawn */
+    d->q = mem_calloc((size_t)(d->params.window - 1) * vocab, sizeof(*d->q));
+    return d->q ? 0 : ERR_NOMEM(err);
 }
 
 int drafting_new(const struct engine *e, const struct drafting_params *p, uint64_t seed,
@@ -70,6 +76,7 @@ struct drafting_state *drafting_free(struct drafting_state *d)
     mem_free(d->ids);
     mem_free(d->probs);
     mem_free(d->weights);
+    mem_free(d->q);
     mem_free(d);
     return NULL;
 }
@@ -167,7 +174,8 @@ static void begin_passes(struct engine *e, struct request *r, uint32_t nodes, ui
     t->tree_budget = least(d->params.tree_budget, nodes);
     t->max_nodes = nodes;
     t->noise = !d->params.no_noise && d->params.verification == DRAFT_RULE_A;
-    t->draw = d->params.verification == DRAFT_REJECTION;
+    t->draw = d->q != NULL;
+    t->q = d->q;
     t->temperature = d->temperature;
     t->seed = d->seed;
     t->pass = 0;

@@ -36,6 +36,7 @@ struct drafting_state {
     /* Rule B's buffers, [vocab] each; NULL with rule A. */
     uint32_t *ids;
     double *probs, *weights;
+    float *q; /* [window - 1][vocab], with a block drafter */
 };
 
 /* method.c: defaults filled in, auto decided. */

@@ -68,6 +68,7 @@ struct draft_round {
     uint32_t max_nodes; /* room of the target's batch: longer proposals are cut */
     bool noise;         /* add Gumbel noise of (seed, position, target token id) */
     bool draw;          /* rule B: draw the last pass's tokens, and give proposal.q */
+    float *q;           /* then: room for [window - 1][vocabulary of the target] */
     float temperature;
     uint64_t seed;
     /* Written by the drafter, pass by pass. */

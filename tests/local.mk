@@ -84,7 +84,12 @@ check_PROGRAMS += %D%/unit/test-engine-round
 tests_unit_test_engine_round_SOURCES = %D%/unit/test-engine-round.c $(engine_fixtures)
 tests_unit_test_engine_round_LDADD = $(engine_test_libs) -lm
 
-check_PROGRAMS += %D%/unit/test-ddtree %D%/unit/test-drafter %D%/unit/test-drafter-file
+check_PROGRAMS += %D%/unit/test-ddtree %D%/unit/test-drafter %D%/unit/test-drafter-file \
+	%D%/unit/test-drafter-rows
+tests_unit_test_drafter_rows_SOURCES = %D%/unit/test-drafter-rows.c %D%/unit/draftergen.c \
+	%D%/unit/draftergen.h %D%/unit/fixture.c %D%/unit/fixture.h %D%/unit/modelgen.c \
+	%D%/unit/modelgen.h
+tests_unit_test_drafter_rows_LDADD = $(engine_test_libs) -lm
 tests_unit_test_drafter_file_SOURCES = %D%/unit/test-drafter-file.c %D%/unit/draftergen.c \
 	%D%/unit/draftergen.h %D%/unit/modelgen.c %D%/unit/modelgen.h
 tests_unit_test_drafter_file_LDADD = $(engine_test_libs) -lm
