@@ -213,6 +213,28 @@ START_TEST(eos_inside) /* DEC-02 */
 }
 END_TEST
 
+START_TEST(mask_like_token) /* DEC-04 */
+{
+    struct fixture_chain chain;
+    fixture_chain_init(&chain);
+    chain.next['a'] = '*';
+    chain.next['*'] = 'b';
+    chain.next['b'] = EOS;
+    struct fixture f = fixture_script(fixture_chain_logit, &chain);
+    struct engine_config c = test_engine_config();
+    struct engine *e = test_engine(fixture_write(&f), &c);
+    const uint32_t prompt[] = {'*', 'a'};
+    struct engine_request q = test_request_init(prompt, 2, 8);
+    struct test_request t = try_all(e, &q);
+    ck_assert_uint_eq(t.ids.len, 3);
+    ck_assert_uint_eq(t.ids.ids[0], 42);
+    ck_assert_uint_eq(t.ids.ids[2], EOS);
+    text_is(&t, "*b");
+    test_request_done(&t);
+    engine_free(e);
+}
+END_TEST
+
 static float table(const void *arg, uint32_t x, uint32_t y)
 {
     const float *l = arg;
@@ -444,6 +466,7 @@ int main(void)
     TCase *t = test_case(s, "lossless");
     tcase_add_test(t, stop_strings);
     tcase_add_test(t, eos_inside);
+    tcase_add_test(t, mask_like_token);
     tcase_add_test(t, min_tokens_and_penalties);
     tcase_add_test(t, context_end);
     tcase_add_test(t, random_weights);

@@ -396,6 +396,91 @@ START_TEST(rejection_has_the_law) /* SMP-02 */
 }
 END_TEST
 
+/* ---- seeds: SMP-01 ------------------------------------------------------------------------------ */
+
+static const uint32_t seeds_prompt[] = {24, 54, 68, 56, 62, 24};
+
+static struct engine_request sampled(uint64_t seed, bool has_seed, float temperature)
+{
+    struct engine_request q = test_request_init(seeds_prompt, 6, 64);
+    q.sampling.ignore_eos = true;
+    q.sampling.temperature = temperature;
+    q.sampling.seed = seed;
+    q.sampling.has_seed = has_seed;
+    q.drafting = (struct drafting_params){.method = DRAFT_DEDIT, .passes = 2};
+    return q;
+}
+
+static bool same_ids(const struct test_request *a, const struct test_request *b)
+{
+    return a->ids.len == b->ids.len &&
+           memcmp(a->ids.ids, b->ids.ids, a->ids.len * sizeof(uint32_t)) == 0;
+}
+
+START_TEST(seeds) /* SMP-01 */
+{
+    static struct test_request t, first, neighbour[3], many[50];
+    static const uint64_t odd[] = {UINT64_MAX, UINT64_MAX - 1, (1ull << 53) + 1, 1ull << 53};
+    static char drafter[4200];
+    struct engine_config c = test_engine_config();
+    struct error err = {0};
+    (void)snprintf(drafter, sizeof(drafter), "%s", test_path("tests/golden/drafter/fitted"));
+    c.drafter = drafter;
+    struct engine *e = test_engine(test_path("tests/golden/drafter/target"), &c);
+    struct engine_request q = sampled(42, true, 1);
+    test_generate(e, &q, &first);
+    ck_assert_uint_gt(first.usage.drafting.accepted, 0);
+    ck_assert_uint_gt(first.usage.drafting.drafted, first.usage.drafting.accepted);
+    for (int i = 0; i < 2; i++) {
+        test_generate(e, &q, &t);
+        test_same_output(&t, &first, "the same seed again");
+        test_request_done(&t);
+    }
+    struct engine_request beside[3];
+    for (uint32_t i = 0; i < 3; i++) {
+        beside[i] = sampled(7 + i, i < 2, 1.2f);
+        beside[i].sampling.max_tokens = 20 + 30 * i;
+        ck_ok(test_submit(e, &beside[i], &neighbour[i], &err), &err);
+    }
+    test_generate(e, &q, &t);
+    test_same_output(&t, &first, "with neighbours");
+    test_request_done(&t);
+    for (int i = 0; i < 3; i++)
+        test_request_done(&neighbour[i]);
+    q = sampled(43, true, 1);
+    test_generate(e, &q, &t);
+    ck_assert(!same_ids(&t, &first));
+    test_request_done(&t);
+    uint32_t different = 0;
+    for (int i = 0; i < 50; i++) {
+        q = sampled(0, false, 1);
+        test_generate(e, &q, &many[i]);
+        different += i && !same_ids(&many[i], &many[0]);
+        test_request_done(&many[i]);
+    }
+    ck_assert_uint_gt(different, 0);
+    /* At temperature 0 the seed means nothing. */
+    q = sampled(42, true, 0);
+    test_generate(e, &q, &many[0]);
+    q = sampled(0, false, 0);
+    test_generate(e, &q, &many[1]);
+    ck_assert(same_ids(&many[0], &many[1]));
+    test_request_done(&many[0]);
+    test_request_done(&many[1]);
+    /* All 64 bits count. */
+    for (size_t i = 0; i < 4; i++) {
+        q = sampled(odd[i], true, 1);
+        test_generate(e, &q, &many[i]);
+        ck_assert(many[i].usage.seed == odd[i]);
+        for (size_t j = 0; j < i; j++)
+            ck_assert(!same_ids(&many[i], &many[j]));
+        test_request_done(&many[i]);
+    }
+    test_request_done(&first);
+    engine_free(e);
+}
+END_TEST
+
 /* ---- SCH-02 with drafts ------------------------------------------------------------------------ */
 
 START_TEST(prompts_and_drafts)
@@ -506,6 +591,7 @@ int main(void)
     tcase_add_test(t, counters);
     tcase_add_test(t, rounds_are_told);
     t = test_case(s, "rounds");
+    tcase_add_test(t, seeds);
     tcase_add_test(t, rejection_has_the_law);
     tcase_add_test(t, prompts_and_drafts);
     tcase_add_test(t, synthetic);
