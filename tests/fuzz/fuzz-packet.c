@@ -4,7 +4,7 @@
  * the daemon makes of each message.  A tiny model is loaded and its tokenizer used, but its requests
  * stay in the queue, so that nothing depends on how fast an engine is.
  *
- * Input: a byte (1: greet first), then packets: a byte (low half: what goes along, 16: longer than a
+ * Input: a byte (1: greet first; 2: the allocation whose number is in the next byte fails), then packets: a byte (low half: what goes along, 16: longer than a
  * packet may be), two bytes of length, the bytes; with a memory file two more bytes of length and its
  * content.
  */
@@ -40,6 +40,16 @@ static const char *const codes[] = {"out-of-memory", "invalid-argument", "not-fo
 
 /* ---- the server -------------------------------------------------------------------------------------- */
 
+/* Of the loop thread's allocations, while an input is handled. */
+static __thread unsigned fail_after;
+
+static bool fails(void *arg, size_t bytes)
+{
+    (void)arg;
+    (void)bytes;
+    return fail_after && --fail_after == 0;
+}
+
 static void start(void)
 {
     char conf[64], model[512];
@@ -56,7 +66,9 @@ static void start(void)
     const char *argv[] = {"dedit-d",      "--config",   conf,        "--model",        model,
                           "--event-loop", "epoll",      "--threads", "1",              "--cpu-tier",
                           "c",            "--ring-bytes", "128K",    "--max-requests", "64",
-                          NULL};
+                          "--max-requests-per-connection", "4", "--max-prompt-bytes", "32K",
+                          "--max-prompt-bytes-per-uid", "40K", NULL};
+    mem_set_fail_hook(fails, NULL);
     int r = config_load(ARRAY_LEN(argv) - 1, (char **)(uintptr_t)argv, &c, &action, &err);
     fd_close(empty);
     if (r == 0)
@@ -75,6 +87,7 @@ void fuzz_done(void)
 {
     if (ready)
         server_done(&server);
+    mem_set_fail_hook(NULL, NULL);
     ready = false;
 }
 
@@ -248,13 +261,18 @@ static void one(struct input *in)
     peer_accept(&server, s[1]);
     FUZZ_CHECK(server.n_peers == 1);
     server.peers->privileged = false; /* who may load files and stop the daemon is tested elsewhere */
-    if (take_byte(in) & 1) {
+    unsigned options = take_byte(in);
+    unsigned fail = options & 2 ? take_byte(in) + 1 : 0;
+    if (options & 1) {
         FUZZ_CHECK(send_any(s[0], hello, sizeof hello, NULL, 0));
         FUZZ_CHECK(loop_once(server.loop, &err) == 0);
     }
     for (int i = 0; i < MAX_PACKETS && in->left && server.n_peers; i++) {
+        fail_after = fail;
         if (send_one(s[0], in))
             FUZZ_CHECK(loop_once(server.loop, &err) == 0);
+        fail = fail_after;
+        fail_after = 0;
         read_answers(s[0]);
     }
     while (server.n_preparing && loop_once(server.loop, &err) == 0)
