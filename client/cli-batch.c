@@ -22,10 +22,10 @@
 
 struct item {
     struct dedit_request *r;
-    json_t *in;      /* the input line; its strings are the prompt */
+    json_t *in; /* the input line; its strings are the prompt */
     struct strbuf text;
-    json_t *out;     /* the result, once there is one */
-    size_t number;   /* line of the input, from 1 */
+    json_t *out;   /* the result, once there is one */
+    size_t number; /* line of the input, from 1 */
 };
 
 struct batch {
@@ -40,7 +40,7 @@ struct batch {
     bool lost;           /* the daemon went away: why */
     struct dedit_error why;
     uint64_t tokens, started_ns;
-    bool end;            /* no more input */
+    bool end; /* no more input */
     bool tty;
 };
 

@@ -170,15 +170,16 @@ static int command(struct talk *t, const char *line)
 /* ---- lines ------------------------------------------------------------------------------------------------------ */
 
 struct lines {
-    bool edit;   /* a terminal, with line editing */
-    char *buf;   /* getline's */
+    bool edit; /* a terminal, with line editing */
+    char *buf; /* getline's */
     size_t cap;
     char *history;
 };
 
 static void history_path(struct lines *l, const struct cli *c)
 {
-    const char *own = cli_own(c, "history"), *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    const char *own = cli_own(c, "history"), *state = getenv("XDG_STATE_HOME"),
+               *home = getenv("HOME");
     struct strbuf b = {0};
     int r = 0;
     if (own)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dedit-client add and rm: files in the model store.  The file's kind is checked here; whether it is a
- * model that works is the daemon's word when it loads it.
+ * dedit-client add and rm: files in the model store.  A model is read and checked as the daemon would do it,
+ * copied, and hashed on the way: NAME.sha256 beside it is what `sha256sum -c` reads.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -14,11 +14,14 @@
 #include "base/alloc.h"
 #include "base/fd.h"
 #include "base/strbuf.h"
+#include "client/cli-sha256.h"
 #include "client/cli.h"
+#include "engine/model_file.h"
 
 static int store_path(const struct cli *c, struct strbuf *b)
 {
-    const char *own = cli_own(c, "store"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const char *own = cli_own(c, "store"), *cache = getenv("XDG_CACHE_HOME"),
+               *home = getenv("HOME");
     if (own)
         return strbuf_adds(b, own);
     if (geteuid() == 0)
@@ -54,44 +57,64 @@ static int make_folders(char *path)
     }
 }
 
-/* Copies one regular file beside its place, then renames it there. */
-static int copy_file(struct cli *c, const char *from, const char *to)
+static int write_all(int fd, const char *p, size_t n)
 {
+    while (n) {
+        ssize_t w = write(fd, p, n);
+        if (w < 0 && errno == EINTR)
+            continue;
+        if (w < 0)
+            return -1;
+        p += w;
+        n -= (size_t)w;
+    }
+    return 0;
+}
+
+/* Copies one regular file beside its place, then renames it there.  A line "HASH  name" goes to sums. */
+static int copy_file(struct cli *c, const char *from, const char *to, const char *name,
+                     struct strbuf *sums)
+{
+    enum { CHUNK = 1 << 20 };
     struct error e = {0};
     struct strbuf part = {0};
-    uint64_t size = 0;
+    struct sha256 hash;
+    uint64_t size = 0, done = 0;
+    char hex[65];
     int status = CLI_OK, in = fd_open_regular(from, &size, &e), out = -1;
     if (in < 0)
         return cli_fail_text(c, CLI_FAILED, "%s", e.msg);
-    if (strbuf_addf(&part, "%s.part", to) < 0)
+    char *buf = mem_alloc(CHUNK);
+    if (!buf || strbuf_addf(&part, "%s.part", to) < 0)
         status = cli_fail_text(c, CLI_FAILED, "out of memory");
     else
         out = open(part.s, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-    for (uint64_t done = 0; status == CLI_OK && out >= 0 && done < size;) {
-        ssize_t n = copy_file_range(in, NULL, out, NULL, size - done, 0);
-        if (n <= 0) {
-            char buf[65536];
-            n = read(in, buf, sizeof buf);
-            if (n > 0)
-                n = write(out, buf, (size_t)n);
-        }
-        if (n <= 0)
+    sha256_init(&hash);
+    while (status == CLI_OK && out >= 0 && done < size) {
+        ssize_t n = read(in, buf, CHUNK);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0 || write_all(out, buf, (size_t)n) < 0)
             break;
+        sha256_add(&hash, buf, (size_t)n);
         done += (uint64_t)n;
     }
-    struct stat st;
-    if (status == CLI_OK && (out < 0 || fstat(out, &st) < 0 || (uint64_t)st.st_size != size ||
-                             fsync(out) < 0 || rename(part.s, to) < 0)) {
+    if (status == CLI_OK && (out < 0 || done != size || fsync(out) < 0 || rename(part.s, to) < 0)) {
         status = cli_fail_text(c, CLI_FAILED, "%s: %s", to, strerror(errno ? errno : EIO));
         unlink(part.s);
     }
+    sha256_hex(&hash, hex);
+    if (status == CLI_OK && strbuf_addf(sums, "%s  %s\n", hex, name) < 0)
+        status = cli_fail_text(c, CLI_FAILED, "out of memory");
     fd_close(in);
     fd_close(out);
     strbuf_done(&part);
+    mem_free(buf);
     return status;
 }
 
-static int copy_folder(struct cli *c, const char *from, const char *to)
+static int copy_folder(struct cli *c, const char *from, const char *to, const char *name,
+                       struct strbuf *sums)
 {
     DIR *d = opendir(from);
     int status = CLI_OK;
@@ -102,15 +125,17 @@ static int copy_folder(struct cli *c, const char *from, const char *to)
         return status;
     }
     for (struct dirent *e; status == CLI_OK && (e = readdir(d));) {
-        struct strbuf a = {0}, b = {0};
+        struct strbuf a = {0}, b = {0}, n = {0};
         struct stat st;
         if (strbuf_addf(&a, "%s/%s", from, e->d_name) < 0 ||
-            strbuf_addf(&b, "%s/%s", to, e->d_name) < 0)
+            strbuf_addf(&b, "%s/%s", to, e->d_name) < 0 ||
+            strbuf_addf(&n, "%s/%s", name, e->d_name) < 0)
             status = cli_fail_text(c, CLI_FAILED, "out of memory");
         else if (stat(a.s, &st) == 0 && S_ISREG(st.st_mode))
-            status = copy_file(c, a.s, b.s);
+            status = copy_file(c, a.s, b.s, n.s, sums);
         strbuf_done(&a);
         strbuf_done(&b);
+        strbuf_done(&n);
     }
     closedir(d);
     return status;
@@ -128,7 +153,8 @@ static int check_source(struct cli *c, const char *path, bool *ret_folder)
     *ret_folder = S_ISDIR(st.st_mode);
     if (*ret_folder) {
         if (strbuf_addf(&b, "%s/config.json", path) < 0 || access(b.s, R_OK) < 0)
-            status = cli_fail_text(c, CLI_FAILED, "%s: a folder with a model has a config.json", path);
+            status =
+                cli_fail_text(c, CLI_FAILED, "%s: a folder with a model has a config.json", path);
         strbuf_done(&b);
         return status;
     }
@@ -141,9 +167,35 @@ static int check_source(struct cli *c, const char *path, bool *ret_folder)
     return CLI_OK;
 }
 
+/* As the daemon reads it: every key, every tensor, every extent. */
+static int check_model(struct cli *c, const char *path)
+{
+    struct error e = {0};
+    struct model_file *m = NULL;
+    int r = model_file_open(path, &m, &e);
+    model_file_free(m);
+    return r < 0 ? cli_fail_text(c, CLI_FAILED, "%s", e.msg) : CLI_OK;
+}
+
+/* NAME.sha256, or its removal with text NULL. */
+static int write_sums(struct cli *c, const char *model, const struct strbuf *sums)
+{
+    struct strbuf path = {0};
+    struct error e = {0};
+    int status = CLI_OK;
+    if (strbuf_addf(&path, "%s.sha256", model) < 0)
+        status = cli_fail_text(c, CLI_FAILED, "out of memory");
+    else if (!sums)
+        unlink(path.s); /* models that were put there by hand have none */
+    else if (file_write_atomic(path.s, sums->s, sums->len, &e) < 0)
+        status = cli_fail_text(c, CLI_FAILED, "%s", e.msg);
+    strbuf_done(&path);
+    return status;
+}
+
 int cli_add(struct cli *c)
 {
-    struct strbuf store = {0}, to = {0};
+    struct strbuf store = {0}, to = {0}, sums = {0};
     bool folder = false;
     if (c->argc != 1)
         return cli_usage_error(c, "which file or folder?");
@@ -157,19 +209,27 @@ int cli_add(struct cli *c)
     if (!name)
         name = slash ? slash + 1 : from;
     if (status == CLI_OK && !good_name(name))
-        status = cli_usage_error(c, "--name: \"%s\" must be a file name that begins with no dot", name);
-    if (status == CLI_OK && (store_path(c, &store) < 0 || strbuf_addf(&to, "%s/%s", store.s, name) < 0))
+        status =
+            cli_usage_error(c, "--name: \"%s\" must be a file name that begins with no dot", name);
+    if (status == CLI_OK)
+        status = check_model(c, from);
+    if (status == CLI_OK &&
+        (store_path(c, &store) < 0 || strbuf_addf(&to, "%s/%s", store.s, name) < 0))
         status = cli_fail_text(c, CLI_FAILED, "out of memory");
     if (status == CLI_OK && make_folders(store.s) < 0)
         status = cli_fail_text(c, CLI_FAILED, "%s: %s", store.s, strerror(errno));
     if (status == CLI_OK && access(to.s, F_OK) == 0)
         status = cli_fail_text(c, CLI_FAILED, "%s: exists already", to.s);
     if (status == CLI_OK)
-        status = folder ? copy_folder(c, from, to.s) : copy_file(c, from, to.s);
+        status = folder ? copy_folder(c, from, to.s, name, &sums)
+                        : copy_file(c, from, to.s, name, &sums);
+    if (status == CLI_OK)
+        status = write_sums(c, to.s, &sums);
     if (status == CLI_OK && c->json)
-        cli_print_json(json_pack("{s:s, s:s}", "name", name, "path", to.s));
+        cli_print_json(json_pack("{s:s, s:s, s:s}", "name", name, "path", to.s, "sha256", sums.s));
     else if (status == CLI_OK)
-        printf("%s\n", to.s);
+        printf("%s\n%s", to.s, sums.s);
+    strbuf_done(&sums);
     strbuf_done(&store);
     strbuf_done(&to);
     mem_free(from);
@@ -209,6 +269,8 @@ int cli_rm(struct cli *c)
         status = remove_folder(c, path.s);
     else if (unlink(path.s) < 0)
         status = cli_fail_text(c, CLI_FAILED, "%s: %s", path.s, strerror(errno));
+    if (status == CLI_OK)
+        status = write_sums(c, path.s, NULL);
     if (status == CLI_OK && c->json)
         cli_print_json(json_pack("{s:b}", "ok", 1));
     strbuf_done(&path);

@@ -69,9 +69,11 @@ bin_PROGRAMS += %D%/dedit-client
 	%D%/cli-generate.c \
 	%D%/cli-options.c \
 	%D%/cli-parse.h \
+	%D%/cli-sha256.c \
+	%D%/cli-sha256.h \
 	%D%/cli-stats.c \
 	%D%/cli-store.c \
 	%D%/cli.c \
 	%D%/cli.h
 %C%_dedit_client_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEDIT_CFLAGS)
-%C%_dedit_client_LDADD = %D%/libdedit.la libdedit-base.a $(JANSSON_LIBS) $(LIBEDIT_LIBS)
+%C%_dedit_client_LDADD = %D%/libdedit.la $(engine_libs) $(LIBEDIT_LIBS) -lm

@@ -115,6 +115,49 @@ store() {
         "$client" rm --store "$scratch/store" tiny && [ ! -e "$scratch/store/tiny" ] &&
         status 2 "$client" rm --store "$scratch/store" ../x
 }
+hashed() {
+    "$client" add --store "$scratch/store" --name tiny "$model" > "$scratch/got" && (cd "$scratch/store" && sha256sum -c tiny.sha256) &&
+        [ "$(wc -l < "$scratch/store/tiny.sha256")" -eq "$(find "$model" -type f | wc -l)" ] &&
+        grep -q -x -F -f "$scratch/store/tiny.sha256" "$scratch/got" &&
+        "$client" rm --json --store "$scratch/store" tiny | grep -q -x '{"ok":true}' && [ -z "$(ls "$scratch/store")" ] || return 1
+    # Sums of all lengths around a block: files of a folder beside its model.
+    cp -r "$model" "$scratch/lengths" && for n in 0 1 54 55 56 57 63 64 65 119 120 121 128 1048576 1048577; do head -c $n /dev/zero > "$scratch/lengths/$n"; done
+    "$client" add --json --store "$scratch/store" "$scratch/lengths/" | python3 -c 'import json,sys; j = json.load(sys.stdin); assert j["name"] == "lengths" and len(j["sha256"].splitlines()) > 15' &&
+        (cd "$scratch/store" && sha256sum -c --quiet lengths.sha256)
+}
+ok 'add: sums that sha256sum checks' hashed
+# What the daemon would refuse does not get into the store; nothing of it is left there.
+checked() {
+    rm -rf "$scratch/store"
+    cp -r "$model" "$scratch/broken" && weights=$(find "$scratch/broken" -name '*.safetensors' | head -n 1) &&
+        head -c 5000 "$weights" > "$scratch/cut" && mv "$scratch/cut" "$weights" || return 1
+    status 1 "$client" add --store "$scratch/store" "$scratch/broken" && grep -q safetensors "$scratch/err" &&
+        printf 'GGUF and no more' > "$scratch/x.gguf" && status 1 "$client" add --store "$scratch/store" "$scratch/x.gguf" &&
+        grep -q 'x.gguf' "$scratch/err" && [ -z "$(ls "$scratch/store" 2> /dev/null)" ]
+}
+ok 'add: broken models are refused' checked
+chat_json() {
+    printf 'hi\n/show\n/nonsense\n' | "$client" chat --json --chat-format chatml --max-tokens 4 | python3 -c '
+import json, sys
+a = [json.loads(l) for l in sys.stdin]
+assert a[0]["role"] == "assistant" and a[0]["usage"]["completion_tokens"] <= 4, a
+assert [m["role"] for m in a[1:3]] == ["user", "assistant"] and a[2]["content"] == a[0]["content"], a
+assert "nonsense" in a[3]["error"]["message"] and len(a) == 4, a
+'
+}
+ok 'chat in JSON' chat_json
+# Every command with --json prints JSON, in success and in failure.
+all_json() {
+    is_json() { python3 -c 'import json,sys; l = [json.loads(l) for l in sys.stdin]; assert l'; }
+    for arguments in 'generate --raw -n 2 x' 'tokenize x' 'detokenize 5 6' models 'models a_llama_tied' stats ping \
+        'load a_llama_tied' reload 'generate --raw -t 1000 x' 'models nope' 'load nope' 'unload nope' 'tokenize -m nope x' \
+        'detokenize 4000000000' 'ping -S /nowhere' 'generate -f /nowhere' 'rm nope' 'add /nowhere' 'batch /nowhere'; do
+        # shellcheck disable=SC2086 # words
+        "$client" $arguments --json < /dev/null 2> "$scratch/err" | is_json || { echo "$arguments"; return 1; }
+        [ ! -s "$scratch/err" ] || { cat "$scratch/err"; return 1; }
+    done
+}
+ok '--json everywhere, errors too' all_json
 ok 'add and rm' store
 completion() { "$client" completion bash > "$scratch/c" && bash -n "$scratch/c" && grep -q -- '--temperature' "$scratch/c"; }
 ok 'completion' completion

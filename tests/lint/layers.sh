@@ -44,7 +44,7 @@ check 'train includes base, kernels, engine' layer train 'base kernels engine' '
 check 'daemon includes all but client and train' layer daemon 'base proto kernels engine' \
     'jansson.h uthash.h utlist.h ini.h liburing.h systemd/sd-daemon.h systemd/sd-journal.h protobuf-c/protobuf-c.h math.h'
 check 'the client library includes base, proto' layer client 'base proto' 'uthash.h protobuf-c/protobuf-c.h' '-v /cli[-.]'
-check 'the client program includes base, proto' layer client 'base proto' 'jansson.h uthash.h' '/cli[-.]'
+check 'the client program includes base, proto, engine' layer client 'base proto engine' 'jansson.h uthash.h' '/cli[-.]'
 check 'bench includes base, client, engine, kernels, proto' layer bench 'base client engine kernels proto' \
     'jansson.h math.h'
 
