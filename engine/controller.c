@@ -150,6 +150,11 @@ void auto_init(struct auto_state *a, const struct controller *c)
         a->pause = FIRST_PAUSE / 2;
 }
 
+bool auto_drafts(const struct auto_state *a)
+{
+    return a->gain > WORTH || a->pause == 0;
+}
+
 bool controller_wants_drafter(struct auto_state *a)
 {
     if (a->gain > WORTH)

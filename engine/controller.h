@@ -53,6 +53,8 @@ struct auto_state {
 };
 void auto_init(struct auto_state *a, const struct controller *c);
 
+/* Is the drafter in use, as far as is known? */
+bool auto_drafts(const struct auto_state *a);
 /* Before drafting: is the drafter worth a try in this round? */
 bool controller_wants_drafter(struct auto_state *a);
 /* Confidence in each token of an n-gram's continuation after a match of that length. */

@@ -60,6 +60,11 @@ int drafting_new(const struct engine *e, const struct drafting_params *p, uint64
     d->temperature = temperature;
     d->context = has_passes(d) || (resolved.method == DRAFT_AUTO && e->drafter.ops);
     auto_init(&d->automatic, &e->controller);
+    if (d->context && resolved.method == DRAFT_AUTO) {
+        r = drafting_backlog_new(e, d, err);
+        if (r < 0)
+            return r;
+    }
     if (resolved.verification == DRAFT_REJECTION) {
         r = make_rejection(d, e->model->vocab_size, err);
         if (r < 0)
@@ -77,6 +82,7 @@ struct drafting_state *drafting_free(struct drafting_state *d)
     mem_free(d->probs);
     mem_free(d->weights);
     mem_free(d->q);
+    mem_free(d->backlog);
     mem_free(d);
     return NULL;
 }
@@ -92,7 +98,7 @@ void drafting_reset(struct drafting_state *d)
 void drafting_forget_context(struct drafting_state *d)
 {
     if (d)
-        d->cursor = 0;
+        d->cursor = d->n_backlog = 0;
 }
 
 uint32_t drafting_nodes(const struct request *r)
@@ -115,16 +121,6 @@ enum draft_method drafting_method(const struct drafting_state *d)
 static bool decodes(const struct request *r)
 {
     return r->seq.n_tokens - r->seq.n_kv == 1 && r->seq.n_tokens > r->n_prompt;
-}
-
-/* Positions below the cursor have the drafter's context. */
-static uint32_t context_cursor(struct engine *e, struct request *r)
-{
-    struct drafting_state *d = r->drafting;
-    uint32_t end = least(r->seq.n_kv, e->drafter.max_context);
-    while (d->cursor < end && seq_drafted(&r->seq, e->space.pool, d->cursor))
-        d->cursor++;
-    return d->cursor;
 }
 
 static void begin_scripted(struct request *r, uint32_t nodes)
@@ -159,7 +155,7 @@ static void begin_passes(struct engine *e, struct request *r, uint32_t nodes, ui
     const uint32_t pos = r->seq.n_kv;
     if (nodes == 0 || (uint64_t)pos + d->params.window > e->drafter.max_context)
         return;
-    if (context_cursor(e, r) < pos)
+    if (drafting_cursor(e, r) < pos)
         return; /* drafting waits for its context, decoding does not */
     /* The block stays whole where less of it can be used: its rows see each other, so a shorter one
      * drafts other tokens, and worse. */
@@ -345,52 +341,4 @@ int drafting_step(struct engine *e, struct error *err)
     }
     e->stats.draft_steps++;
     return r;
-}
-
-/* ---- context -------------------------------------------------------------------------------------- */
-
-uint32_t drafting_missing(struct engine *e, struct request *r, uint32_t most, uint32_t *ret_from)
-{
-    if (!r->drafting || !r->drafting->context)
-        return 0;
-    uint32_t from = context_cursor(e, r), end = least(r->seq.n_kv, e->drafter.max_context), n = 0;
-    while (n < most && from + n < end && !seq_drafted(&r->seq, e->space.pool, from + n))
-        n++;
-    *ret_from = from;
-    return n;
-}
-
-static void add_context(struct engine *e, const struct seq *s, uint32_t pos, const float *taps,
-                        uint32_t *n)
-{
-    if (pos >= e->drafter.max_context)
-        return;
-    e->context[(*n)++] = (struct draft_context){.taps = taps, .pos = pos, .slot = seq_slot(s, pos)};
-    seq_set_drafted(s, e->space.pool, pos);
-}
-
-int drafting_inject(struct engine *e, uint32_t n, struct error *err)
-{
-    const struct block_drafter *d = &e->drafter;
-    uint32_t n_rows = 0;
-    for (uint32_t i = 0; i < n && d->ops; i++) {
-        const struct batch_entry *b = &e->entries[i];
-        const struct fwd_row *rows = e->rows + b->row0;
-        if (!b->r->drafting || !b->r->drafting->context)
-            continue;
-        if (b->n_nodes == 0)
-            for (uint32_t j = 0; j < b->n_rows; j++)
-                add_context(e, &b->r->seq, rows[j].pos, rows[j].taps, &n_rows);
-        else /* of a tree, the path that was taken, to where it is going to stand */
-            for (uint32_t j = 0; j < b->n_choices; j++)
-                add_context(e, &b->r->seq, b->r->seq.n_kv + j,
-                            rows[e->choices[b->logit0 + j].row].taps, &n_rows);
-    }
-    for (uint32_t i = 0, k; i < n_rows; i += k) {
-        k = least(n_rows - i, d->max_rows);
-        int r = d->ops->inject(d->self, e->context + i, k, err);
-        if (r < 0)
-            return r;
-    }
-    return 0;
 }

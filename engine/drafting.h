@@ -14,6 +14,8 @@ struct request;
 struct batch_entry;
 struct drafting_state;
 
+#define DRAFTING_BACKLOG 16u
+
 enum drafting_phase {
     DRAFTING_IDLE,   /* no round has begun */
     DRAFTING_PASSES, /* waits for drafter passes */
@@ -23,9 +25,12 @@ enum drafting_phase {
 struct drafting_state {
     struct drafting_params params; /* resolved: no field is 0 that may not be */
     enum drafting_phase phase;
-    uint32_t wait;    /* scripted: passes still to wait */
-    bool context;     /* a block drafter: target rows leave taps */
-    uint32_t cursor;  /* all positions below have the drafter's context */
+    uint32_t wait;   /* scripted: passes still to wait */
+    bool context;    /* a block drafter: target rows leave taps */
+    uint32_t cursor; /* all positions below have the drafter's context */
+    /* Taps of the last positions before the anchor that the drafter has not been given; auto only. */
+    float *backlog; /* [DRAFTING_BACKLOG][n_taps * hidden] */
+    uint32_t backlog_pos, n_backlog;
     size_t script_at; /* next entry */
     struct draft_round round;
     struct proposal proposal;
@@ -64,7 +69,10 @@ bool drafting_due(const struct engine *e);
 /* One pass for everyone who waits.  Negative: the drafter failed. */
 int drafting_step(struct engine *e, struct error *err);
 
+/* drafting_context.c.  All positions of r below have the drafter's context. */
+uint32_t drafting_cursor(struct engine *e, struct request *r);
 /* Positions [*from, *from + n) of r that have K/V but no drafter context, n <= most; 0: none. */
 uint32_t drafting_missing(struct engine *e, struct request *r, uint32_t most, uint32_t *ret_from);
 /* Context of the rows of a target batch that stay: n entries. */
 int drafting_inject(struct engine *e, uint32_t n, struct error *err);
+int drafting_backlog_new(const struct engine *e, struct drafting_state *d, struct error *err);

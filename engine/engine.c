@@ -129,7 +129,9 @@ int engine_drafting_buffers(struct engine *e, struct error *err)
     e->taps_bytes = (size_t)e->cfg.max_num_batched_tokens * e->drafter.n_taps * e->model->hidden *
                     sizeof(*e->taps);
     e->taps = mem_map_pages(e->taps_bytes);
-    e->context = mem_calloc(e->cfg.max_num_batched_tokens, sizeof(*e->context));
+    e->context =
+        mem_calloc(e->cfg.max_num_batched_tokens + (size_t)e->cfg.max_num_seqs * DRAFTING_BACKLOG,
+                   sizeof(*e->context));
     e->draft_entries = mem_calloc(e->cfg.max_num_seqs, sizeof(*e->draft_entries));
     return e->taps && e->context && e->draft_entries ? 0 : ERR_NOMEM(err);
 }

@@ -99,7 +99,7 @@ struct engine {
     struct block_drafter drafter; /* ops NULL: none is loaded */
     float *taps;                  /* [max_num_batched_tokens][n_taps * hidden] */
     size_t taps_bytes;
-    struct draft_context *context;     /* [max_num_batched_tokens] */
+    struct draft_context *context;     /* rows of a batch, and all backlogs */
     struct draft_entry *draft_entries; /* [max_num_seqs] */
     struct controller controller;
     struct candidate *candidates; /* [max_num_seqs] */

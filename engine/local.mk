@@ -40,6 +40,7 @@ libdedit_engine_a_SOURCES = \
 	%D%/drafter_internal.h \
 	%D%/drafter_pick.c \
 	%D%/drafting.c \
+	%D%/drafting_context.c \
 	%D%/drafting.h \
 	%D%/engine.c \
 	%D%/engine.h \

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The drafter's context: one row of K/V for each position before the anchor.
+ *
+ * After every target batch the taps of what stays are given to the drafter, all requests in one call.
+ * While `auto` leaves the drafter alone, the taps of plain rounds wait in a small backlog, so that the
+ * drafter's weights are read once for many positions; it is emptied when it is full, or before the
+ * drafter is asked.  Positions whose blocks came from a plain request are fed again (drafting_missing).
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/drafting.h"
+#include "engine/engine_internal.h"
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- what is there --------------------------------------------------------------------------------- */
+
+uint32_t drafting_cursor(struct engine *e, struct request *r)
+{
+    struct drafting_state *d = r->drafting;
+    uint32_t end = least(r->seq.n_kv, e->drafter.max_context);
+    while (d->cursor < end && seq_drafted(&r->seq, e->space.pool, d->cursor))
+        d->cursor++;
+    return d->cursor;
+}
+
+/* Positions from here on may be in the backlog. */
+static uint32_t settled(const struct request *r)
+{
+    return r->drafting->n_backlog ? r->drafting->backlog_pos : r->seq.n_kv;
+}
+
+uint32_t drafting_missing(struct engine *e, struct request *r, uint32_t most, uint32_t *ret_from)
+{
+    const struct drafting_state *d = r->drafting;
+    if (!d || !d->context || (d->backlog && !auto_drafts(&d->automatic)))
+        return 0; /* nobody waits for it */
+    uint32_t from = drafting_cursor(e, r), end = least(settled(r), e->drafter.max_context), n = 0;
+    while (n < most && from + n < end && !seq_drafted(&r->seq, e->space.pool, from + n))
+        n++;
+    *ret_from = from;
+    return n;
+}
+
+/* ---- what comes ------------------------------------------------------------------------------------ */
+
+static size_t row_floats(const struct engine *e)
+{
+    return (size_t)e->drafter.n_taps * e->model->hidden;
+}
+
+int drafting_backlog_new(const struct engine *e, struct drafting_state *d, struct error *err)
+{
+    d->backlog = mem_array(DRAFTING_BACKLOG * row_floats(e), sizeof(*d->backlog));
+    return d->backlog ? 0 : ERR_NOMEM(err);
+}
+
+static void add_context(struct engine *e, const struct seq *s, uint32_t pos, const float *taps,
+                        uint32_t *n)
+{
+    if (pos >= e->drafter.max_context)
+        return;
+    e->context[(*n)++] = (struct draft_context){.taps = taps, .pos = pos, .slot = seq_slot(s, pos)};
+    seq_set_drafted(s, e->space.pool, pos);
+}
+
+/* The backlog's memory stays as it is until the rows were injected. */
+static void add_backlog(struct engine *e, struct request *r, uint32_t *n)
+{
+    struct drafting_state *d = r->drafting;
+    for (uint32_t i = 0; i < d->n_backlog; i++)
+        add_context(e, &r->seq, d->backlog_pos + i, d->backlog + i * row_floats(e), n);
+    d->n_backlog = 0;
+}
+
+static int inject(struct engine *e, uint32_t n, struct error *err)
+{
+    const struct block_drafter *d = &e->drafter;
+    for (uint32_t i = 0, k; i < n; i += k) {
+        k = least(n - i, d->max_rows);
+        int r = d->ops->inject(d->self, e->context + i, k, err);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* Taps of the j-th position of an entry that stays. */
+static const float *taps_of(const struct engine *e, const struct batch_entry *b, uint32_t j)
+{
+    uint32_t row = b->n_nodes ? e->choices[b->logit0 + j].row : j;
+    return e->rows[b->row0 + row].taps;
+}
+
+/* Keeps the rows for later, if they are few and nobody needs them now. */
+static bool put_off(struct engine *e, const struct batch_entry *b, uint32_t first, uint32_t rows)
+{
+    struct drafting_state *d = b->r->drafting;
+    if (!d->backlog || b->again || auto_drafts(&d->automatic) ||
+        d->n_backlog + rows > DRAFTING_BACKLOG)
+        return false;
+    if (d->n_backlog == 0)
+        d->backlog_pos = first;
+    for (uint32_t j = 0; j < rows; j++)
+        memcpy(d->backlog + d->n_backlog++ * row_floats(e), taps_of(e, b, j),
+               row_floats(e) * sizeof(float));
+    return true;
+}
+
+int drafting_inject(struct engine *e, uint32_t n, struct error *err)
+{
+    uint32_t n_rows = 0;
+    for (uint32_t i = 0; i < n && e->drafter.ops; i++) {
+        const struct batch_entry *b = &e->entries[i];
+        if (!b->r->drafting || !b->r->drafting->context)
+            continue;
+        /* Of a tree, the path that was taken, to where it is going to stand. */
+        uint32_t rows = b->n_nodes ? b->n_choices : b->n_rows;
+        uint32_t first = b->n_nodes ? b->r->seq.n_kv : e->rows[b->row0].pos;
+        if (put_off(e, b, first, rows))
+            continue;
+        if (!b->again)
+            add_backlog(e, b->r, &n_rows);
+        for (uint32_t j = 0; j < rows; j++)
+            add_context(e, &b->r->seq, first + j, taps_of(e, b, j), &n_rows);
+    }
+    return inject(e, n_rows, err);
+}
