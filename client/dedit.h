@@ -44,8 +44,9 @@
  *   call on it gives the same error, and what is left is to free it and to connect again.
  *   Any function that allocates may give NOMEM.
  *
- * Usable from C11, C++ and through ctypes: plain structs and fixed-width integers only.  Structs that
- * callers allocate begin with their size, so that they can grow without breaking the ABI.
+ * Usable from C11, C++ and through ctypes: plain structs and fixed-width integers only.  dedit_options
+ * begins with its size, dedit_event and dedit_usage end with room (0 now), so that they can grow without
+ * breaking the ABI; what the library allocates may grow at its end.
  */
 #ifndef DEDIT_H
 #define DEDIT_H
@@ -249,6 +250,7 @@ struct dedit_usage {
     /* Rounds that verified a draft; committed_tokens / rounds is the acceptance length. */
     uint64_t rounds, drafted_tokens, accepted_tokens, committed_tokens;
     uint64_t seed;
+    uint64_t reserved[4];
 };
 struct dedit_event {
     uint32_t type; /* enum dedit_event_type */
@@ -268,6 +270,7 @@ struct dedit_event {
     struct dedit_usage usage;  /* FINISHED */
     int32_t error_code;        /* FAILED: DEDIT_ERR_* */
     const char *error_message; /* FAILED */
+    uint64_t reserved[6];
 };
 
 /*

@@ -38,7 +38,7 @@ class Usage(Structure):
                                          "preemptions")] +
                 [(n, c_uint64) for n in ("queued_ns", "first_token_ns", "total_ns", "rounds",
                                          "drafted_tokens", "accepted_tokens", "committed_tokens",
-                                         "seed")])
+                                         "seed")] + [("reserved", c_uint64 * 4)])
 
 
 class Event(Structure):
@@ -49,7 +49,7 @@ class Event(Structure):
                 ("draft", POINTER(c_uint32)), ("node_token", POINTER(c_uint32)),
                 ("node_parent", POINTER(c_int32)),
                 ("finish_reason", c_char_p), ("stop_reason", c_char_p), ("usage", Usage),
-                ("error_code", c_int32), ("error_message", c_char_p)]
+                ("error_code", c_int32), ("error_message", c_char_p), ("reserved", c_uint64 * 6)]
 
 
 def load():
