@@ -161,6 +161,20 @@ ok '--json everywhere, errors too' all_json
 ok 'add and rm' store
 completion() { "$client" completion bash > "$scratch/c" && bash -n "$scratch/c" && grep -q -- '--temperature' "$scratch/c"; }
 ok 'completion' completion
+completes() {
+    # completes WANTED WORD...: what bash offers for the last word
+    wanted=$1
+    shift
+    # shellcheck disable=SC2016
+    got=$(bash -c '. "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _dedit_client; echo "${COMPREPLY[*]}"' "$scratch/c" "$@")
+    [ "$got" = "$wanted" ] || { echo "$*: $got"; return 1; }
+}
+in_bash() {
+    completes generate dedit-client gen && completes 'load' dedit-client lo && completes '--temperature' dedit-client generate --temp &&
+        completes '--parallel' dedit-client batch x --par && completes '' dedit-client ping --temp &&
+        completes "$scratch/conf" dedit-client generate -f "$scratch/con"
+}
+ok 'completion in bash' in_bash
 
 # fails STATUS WORDS COMMAND...
 fails() {
@@ -225,7 +239,13 @@ ok 'unknown flag' fails 78 'unknown option' "$daemon" --nonsense
 lint_man() { mandoc -T lint -W warning "$top"/man/*.[1-8]; }
 ok 'manual pages are clean' lint_man
 
-stop() { kill $pid && wait $pid; }
-ok 'the daemon stops without an error' stop
+# Each status of dedit-client(1).
+ok 'status 1: a request that failed after it was accepted' fails 1 'timeout' "$client" generate --raw --timeout 1ms -n 400 --ignore-eos -q x
+drained() {
+    "$client" drain && status 1 "$client" ping && grep -q '^draining' "$scratch/out" && fails 3 'draining' "$client" generate --raw x
+}
+ok 'status 1 and 3: a daemon that takes no more requests' drained
+stop() { "$client" drain --stop && wait $pid; }
+ok 'drain --stop ends the daemon without an error' stop
 ok 'a daemon that is gone' fails 3 'is dedit-d running' "$client" ping
 finish
