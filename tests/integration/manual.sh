@@ -116,6 +116,12 @@ defaults() {
     [ ! -s "$scratch/differ" ] || { cat "$scratch/differ"; return 1; }
 }
 ok 'dedit.conf(5): defaults are those of the program' defaults
+functions() {
+    tr '\n' ' ' < "$top/client/dedit.h" | grep -o 'DEDIT_API [^;(]*(' | sed -n 's/.*[ *]\(dedit_[a-z_]*\)($/\1/p' | sort -u > "$scratch/header"
+    sed -n '/^\.Sh SYNOPSIS/,/^\.Sh DESC/s/^\.Fn \(dedit_[a-z_]*\).*/\1/p' "$top/man/libdedit.3" | sort -u > "$scratch/man"
+    [ "$(wc -l < "$scratch/header")" -gt 30 ] && diff "$scratch/header" "$scratch/man"
+}
+ok 'libdedit(3): every function of dedit.h' functions
 lint() { mandoc -T lint -W warning "$top"/man/*.[1-8] > "$scratch/lint"; [ ! -s "$scratch/lint" ] || { cat "$scratch/lint"; return 1; }; }
 ok 'manual pages are clean' lint
 finish
