@@ -65,6 +65,11 @@ check_PROGRAMS += %D%/unit/test-engine-feed
 tests_unit_test_engine_feed_SOURCES = %D%/unit/test-engine-feed.c $(engine_fixtures)
 tests_unit_test_engine_feed_LDADD = $(engine_test_libs) -lm
 
+check_PROGRAMS += %D%/unit/test-engine-drafter
+tests_unit_test_engine_drafter_SOURCES = %D%/unit/test-engine-drafter.c $(engine_fixtures) \
+	%D%/unit/draftergen.c %D%/unit/draftergen.h %D%/unit/modelgen.c %D%/unit/modelgen.h
+tests_unit_test_engine_drafter_LDADD = $(engine_test_libs) -lm
+
 check_PROGRAMS += %D%/unit/test-engine-long
 tests_unit_test_engine_long_SOURCES = %D%/unit/test-engine-long.c $(engine_fixtures)
 tests_unit_test_engine_long_LDADD = $(engine_test_libs) -lm
