@@ -140,6 +140,7 @@ denied() {
         ! in_it grep -E '^[^ ]* .w?x' "/proc/$main/maps" | grep -q ' .wx' &&
         in_it grep -q '^Seccomp:.*2$' "/proc/$main/status" || return 1
     # Quietly: nothing that an operator would have to read.
+    [ "$(in_it systemctl show -p NRestarts --value dedit-d.service)" = 0 ] || return 1
     in_it journalctl -u dedit-d.service _COMM=dedit-d -p warning -o cat --no-pager | grep -v '^-- ' > "$scratch/warnings"
     [ ! -s "$scratch/warnings" ] || { cat "$scratch/warnings"; return 1; }
 }
@@ -187,7 +188,8 @@ print("".join(json.loads(l)["text"] for l in open(sys.argv[1]) if "text" in json
     # Patterns without a compiler: a text that needs all of them.
     printf '%s' "$(head -c 30000 "$top/README.md")" > "$root/srv/text" && "$bench" tokenize --model "$default" "$(cat "$root/srv/text")" > "$scratch/want" &&
         in_it sh -c 'dedit-client tokenize -m smollm2 < /srv/text' > "$scratch/got" || return 1
-    tr -s ' ,\n[]' '\n' < "$scratch/want" > "$scratch/want.ids" && tr -s ' \n' '\n' < "$scratch/got" > "$scratch/got.ids" && cmp "$scratch/want.ids" "$scratch/got.ids"
+    tr -s ' ,\n[]' '\n' < "$scratch/want" > "$scratch/want.ids" && tr -s ' \n' '\n' < "$scratch/got" > "$scratch/got.ids" && cmp "$scratch/want.ids" "$scratch/got.ids" &&
+        [ "$(in_it systemctl show -p NRestarts --value dedit-d.service)" = 0 ]
 }
 with_default 'the default model: text and tokens of the engine by itself' default_model
 # Not slower than the same daemon outside: best of eight each, taken in turn.
