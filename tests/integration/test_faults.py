@@ -19,7 +19,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from harness import (BUILD, MODELS, SLOW, TOP, Daemon, endless, greedy, main, pb, refused,  # noqa: E402
                      rss, sampled, test)
-from dedit_py import Client, Closed, DaemonError, FAILED, FINISHED  # noqa: E402
+from dedit_py import Client, Closed, DaemonError, FAILED, FINISHED, TOKENS  # noqa: E402
 
 F_ADD_SEALS, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE = 1033, 1, 2, 4, 8
 
@@ -516,7 +516,7 @@ def dmn_01_the_slot_is_free_within_a_step():
                                "prefill_chunk = 16\n" % MODELS)
     good = Good(d)
     worst = 0
-    for phase in ("queued", "prefill", "running", "full"):
+    for phase in ("queued", "prefill", "running", "drafting", "full"):
         for way in ("cancel", "close", "kill"):
             blocker = d.client()
             held = blocker.submit(endless([9, 8, 7])) if phase == "queued" else None
@@ -527,7 +527,12 @@ def dmn_01_the_slot_is_free_within_a_step():
             if child == 0:  # the client that is to end
                 c = Client(pb, d.path)
                 prompt = list(range(3, 303)) if phase == "prefill" else [1, 2, 3]
-                a = c.submit(endless(prompt) if phase != "running" else greedy(prompt, 400))
+                plain = greedy(prompt * 5, 400)
+
+                def drafting(s):  # finds something to repeat: rounds with drafts are under way
+                    plain(s)
+                    s.drafting.method = "ngram"
+                a = c.submit({"running": plain, "drafting": drafting}.get(phase, endless(prompt)))
                 os.write(w, b"a")
                 if phase == "full" and way != "kill":
                     time.sleep(0.1)
@@ -713,6 +718,41 @@ def ipc_04_a_stalled_stream_costs_nothing():
     used = (ticks() - before) * 1000 / os.sysconf("SC_CLK_TCK")
     assert used < 20 * SLOW, "%g ms of CPU in 3 s" % used
     assert len(c.ids(a)[0]) == 500
+    d.stop()
+
+
+def writes(d):
+    """read and write calls of the whole process so far"""
+    with open("/proc/%d/io" % d.process.pid) as f:
+        values = dict(line.split(": ") for line in f)
+    return int(values["syscr"]) + int(values["syscw"])
+
+
+@test
+def system_calls_per_round():
+    """F.2: none a round for a reader that spins, at most one for a reader that sleeps."""
+    d = Daemon()
+    c = d.client()
+    c.ids(c.submit(greedy([1, 2, 3], 500)))
+    before, rounds = writes(d), 0
+    for _ in range(4):
+        a = c.submit(greedy([1, 2, 3], 500))
+        ring, last = c.slots[a.slot], None
+        while last is None:
+            r = ring.next()
+            rounds += r is not None and r["type"] == TOKENS
+            last = r if r and r["type"] in (FINISHED, FAILED) else None
+        ring.store()
+        assert last["reason"] == "length"
+        c.wait_finished(a.request_id)
+    spinning = writes(d) - before
+    assert rounds >= 1900
+    before = writes(d)
+    for _ in range(4):
+        assert len(c.ids(c.submit(greedy([1, 2, 3], 500)))[0]) == 500
+    sleeping = writes(d) - before
+    print("# %d rounds: %d calls when the reader spins, %d when it sleeps" % (rounds, spinning, sleeping))
+    assert spinning < 100 and sleeping < rounds + 100
     d.stop()
 
 
