@@ -27,6 +27,7 @@ libdedit_daemon_a_SOURCES = \
 	%D%/metrics-http.h \
 	%D%/metrics.c \
 	%D%/metrics.h \
+	%D%/models-load.c \
 	%D%/models.c \
 	%D%/models.h \
 	%D%/options.h \

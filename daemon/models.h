@@ -59,6 +59,8 @@ int models_init(struct server *s, struct error *err);  /* from the configuration
 int models_apply(struct server *s, struct error *err); /* a new configuration */
 void models_load_task(void *task);                     /* the loader's work */
 void models_done(struct server *s);
+/* Waits for the loader and the engine thread to give everything back (part of models_done). */
+void models_stop(struct server *s);
 /* name NULL or "": the default model.  NULL: no such model. */
 struct model *models_find(struct server *s, const char *name);
 uint32_t models_loaded(const struct server *s); /* loading ones included */
