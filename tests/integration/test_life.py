@@ -698,8 +698,8 @@ def clocks_that_jump():
     for ids, want in list(cases("a_llama_tied"))[:4]:
         assert c.ids(c.submit(greedy(ids, len(want))))[0] == want
     start = time.monotonic()
-    a = c.submit(endless([1, 2, 3], timeout_ms=400))
-    f = c.wait_finished(a.request_id)
+    e = d.client()  # with a ring of its own, which it does not read
+    f = e.wait_finished(e.submit(endless([1, 2, 3], timeout_ms=400)).request_id)
     took = time.monotonic() - start
     assert f.finish_reason == "timeout" and 0.3 < took < 3 * SLOW, (f, took)
     a = c.submit(greedy([1, 2, 3], 10, timeout_ms=60000))
