@@ -327,6 +327,37 @@ static int open_hf(struct model_file *f, const struct model_config *target, stru
     return r < 0 ? r : check_borrowed(f, target, err);
 }
 
+int drafter_parse_hf(const char *config, size_t config_len, const void *data, size_t size,
+                     const struct model_config *target, struct model_file **ret, struct error *err)
+{
+    _cleanup_(model_file_freep) struct model_file *f = NULL;
+    json_auto_t *root = NULL;
+    int r = model_file_new("memory", &f, err);
+    if (r >= 0)
+        r = js_parse_object(config, config_len, "config.json", &root, err);
+    if (r < 0)
+        return r;
+    struct js_obj o = js_root(root, "config.json");
+    r = drafter_hf_config(&o, target, &f->cfg, &f->drafter, err);
+    if (r < 0)
+        return r;
+    f->cfg.drafter = &f->drafter;
+    f->shards = mem_calloc(1, sizeof(struct safetensors *));
+    if (!f->shards)
+        return ERR_NOMEM(err);
+    r = safetensors_parse(data, size, "model.safetensors", &f->shards[0], err);
+    if (r < 0)
+        return r;
+    f->n_shards = 1;
+    r = hf_list_tensors(f, "model.safetensors", err);
+    if (r >= 0)
+        r = check_borrowed(f, target, err);
+    if (r < 0)
+        return r;
+    *ret = TAKE_PTR(f);
+    return 0;
+}
+
 static int open_gguf(struct model_file *f, const struct model_config *target, struct error *err)
 {
     f->cfg.drafter = &f->drafter;

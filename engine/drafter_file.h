@@ -41,7 +41,7 @@ struct drafter_config {
  */
 int drafter_file_open(const char *path, const struct model_config *target, struct model_file **ret,
                       struct error *err);
-/* The configuration alone, from texts or metadata (tests, fuzzing). */
+/* Part: config.json alone. */
 struct js_obj;
 int drafter_hf_config(const struct js_obj *o, const struct model_config *target,
                       struct model_config *ret, struct drafter_config *ret_drafter,
@@ -52,7 +52,10 @@ int drafter_config_check(const struct model_config *c, const struct drafter_conf
 /* The taps of a file that names none: n layers spread evenly, as the authors' program does. */
 int drafter_default_taps(struct drafter_config *d, uint32_t n, uint32_t target_layers,
                          const char *file, struct error *err);
-/* A GGUF drafter in memory that outlives the object (tests, fuzzing). */
+/* A folder's config.json and model.safetensors in memory, and a GGUF drafter; the data outlives the
+ * object (tests, fuzzing). */
+int drafter_parse_hf(const char *config, size_t config_len, const void *data, size_t size,
+                     const struct model_config *target, struct model_file **ret, struct error *err);
 int drafter_parse_gguf(const void *data, size_t size, const char *name,
                        const struct model_config *target, struct model_file **ret,
                        struct error *err);

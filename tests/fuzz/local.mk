@@ -45,6 +45,16 @@ tests_fuzz_fuzz_safetensors_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LDFLAGS)
 tests_fuzz_fuzz_safetensors_LDADD = $(engine_libs)
 endif
 
+check_PROGRAMS += %D%/replay-drafter
+tests_fuzz_replay_drafter_SOURCES = %D%/fuzz-drafter.c $(fuzz_replay)
+tests_fuzz_replay_drafter_LDADD = $(engine_libs)
+if ENABLE_FUZZ
+noinst_PROGRAMS += %D%/fuzz-drafter
+tests_fuzz_fuzz_drafter_SOURCES = %D%/fuzz-drafter.c %D%/fuzz.h
+tests_fuzz_fuzz_drafter_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LDFLAGS)
+tests_fuzz_fuzz_drafter_LDADD = $(engine_libs)
+endif
+
 check_PROGRAMS += %D%/replay-chat
 tests_fuzz_replay_chat_SOURCES = %D%/fuzz-chat.c $(fuzz_replay)
 tests_fuzz_replay_chat_LDADD = $(engine_libs)

@@ -232,10 +232,10 @@ void gen_drafter_config(const struct gen_drafter *g, struct strbuf *b)
 }
 
 /* Tensors i of the list with i % of == which. */
-static void write_shard(const struct gen_drafter *g, const struct gen_tensor *list, size_t n,
-                        unsigned which, unsigned of, const char *dir, const char *name)
+static void put_shard(const struct gen_drafter *g, const struct gen_tensor *list, size_t n,
+                      unsigned which, unsigned of, struct strbuf *b)
 {
-    _cleanup_strbuf_ struct strbuf h = {0}, b = {0};
+    _cleanup_strbuf_ struct strbuf h = {0};
     size_t at = 0;
     ck_assert_int_eq(strbuf_addf(&h, "{"), 0);
     for (size_t i = which; i < n; i += of) {
@@ -254,11 +254,24 @@ static void write_shard(const struct gen_drafter *g, const struct gen_tensor *li
         at += bytes_of(g, t);
     }
     ck_assert_int_eq(strbuf_addf(&h, "}"), 0);
-    put_u64(&b, h.len);
-    put_bytes(&b, h.s, h.len);
+    put_u64(b, h.len);
+    put_bytes(b, h.s, h.len);
     for (size_t i = which; i < n; i += of)
-        put_data(g, &list[i], &b);
+        put_data(g, &list[i], b);
+}
+
+static void write_shard(const struct gen_drafter *g, const struct gen_tensor *list, size_t n,
+                        unsigned which, unsigned of, const char *dir, const char *name)
+{
+    _cleanup_strbuf_ struct strbuf b = {0};
+    put_shard(g, list, n, which, of, &b);
     write_file(dir, name, b.s, b.len);
+}
+
+void gen_drafter_safetensors(const struct gen_drafter *g, struct strbuf *b)
+{
+    static struct gen_tensor list[MAX_TENSORS];
+    put_shard(g, list, list_tensors(g, list), 0, 1, b);
 }
 
 static void shard_name(unsigned i, unsigned of, char ret[64])

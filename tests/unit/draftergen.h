@@ -34,6 +34,7 @@ struct gen_drafter gen_drafter_new(uint64_t seed);
 void gen_drafter_config(const struct gen_drafter *g, struct strbuf *b);
 /* Writes config.json and the weights into the folder. */
 void gen_drafter_write(const struct gen_drafter *g, const char *dir);
+void gen_drafter_safetensors(const struct gen_drafter *g, struct strbuf *b); /* one file of all */
 void gen_drafter_gguf(const struct gen_drafter *g, struct strbuf *b);
 /* Folders do not go with the process; removes what gen_drafter_write made, and the folder. */
 void gen_drafter_remove(const struct gen_drafter *g, const char *dir);
