@@ -25,40 +25,40 @@ static const struct {
     {"metrics", "2e3f4a5b6c7d48e9fa0b1c2d3e4f5a66"}, {"peer", "9c8d7e6f5a4b43c2d1e0f9a8b7c6d5e7"},
 };
 
-/* Topics whose lines a peer can cause: at most BURST in WINDOW_NS, then one line that counts. */
+/* Topics whose lines a peer can cause (a request may load a model): at most BURST in WINDOW_NS, and the
+ * next one tells how many were left out.  Run by whoever logs, one at a time (base/log.c). */
 #define BURST 20u
 #define WINDOW_NS 10000000000u
 static struct {
+    const char *topic;
     uint64_t since;
     unsigned n, dropped;
-} rate; /* loop thread only: "peer" lines come from nowhere else */
+} limits[] = {{.topic = "peer"}, {.topic = "model"}};
 
-static bool limited(const char *topic)
+/* *ret_dropped: lines of this topic that were left out before this one. */
+static bool limited(const char *topic, unsigned *ret_dropped)
 {
-    if (strcmp(topic, "peer") != 0)
-        return false;
     uint64_t now = clock_now_ns();
-    if (now - rate.since > WINDOW_NS) {
-        unsigned dropped = rate.dropped;
-        rate.since = now;
-        rate.n = rate.dropped = 0;
-        if (dropped)
-            log_write(LOG_LEVEL_NOTICE, "daemon", NULL, "%u lines about peers were left out", dropped);
-    }
-    if (rate.n++ < BURST)
+    size_t i = 0;
+    *ret_dropped = 0;
+    while (i < ARRAY_LEN(limits) && strcmp(limits[i].topic, topic) != 0)
+        i++;
+    if (i == ARRAY_LEN(limits))
         return false;
-    rate.dropped++;
+    if (now - limits[i].since > WINDOW_NS) {
+        *ret_dropped = limits[i].dropped;
+        limits[i].since = now;
+        limits[i].n = limits[i].dropped = 0;
+    }
+    if (limits[i].n++ < BURST)
+        return false;
+    limits[i].dropped++;
     return true;
 }
 
-static void to_journal(void *arg, enum log_level level, const char *topic, const char *msg,
-                       const char *fields)
+static void journal_line(enum log_level level, const char *topic, const char *msg)
 {
     const char *id = NULL;
-    (void)arg;
-    (void)fields;
-    if (limited(topic))
-        return;
     for (size_t i = 0; i < ARRAY_LEN(ids) && level <= LOG_LEVEL_WARNING; i++)
         if (strcmp(ids[i].topic, topic) == 0)
             id = ids[i].id;
@@ -70,13 +70,27 @@ static void to_journal(void *arg, enum log_level level, const char *topic, const
                         topic, NULL);
 }
 
-static void to_stderr(void *arg, enum log_level level, const char *topic, const char *msg,
-                      const char *fields)
+static void stderr_line(enum log_level level, const char *topic, const char *msg)
 {
-    (void)arg;
+    fprintf(stderr, "<%d>%s: %s\n", (int)level, topic, msg);
+}
+
+/* arg: NULL for standard error. */
+static void sink(void *arg, enum log_level level, const char *topic, const char *msg,
+                 const char *fields)
+{
+    bool journal = arg != NULL;
+    char text[64];
+    unsigned dropped;
     (void)fields;
-    if (!limited(topic))
-        fprintf(stderr, "<%d>%s: %s\n", (int)level, topic, msg);
+    if (limited(topic, &dropped))
+        return;
+    void (*line)(enum log_level, const char *, const char *) = journal ? journal_line : stderr_line;
+    if (dropped) {
+        snprintf(text, sizeof text, "%u lines were left out before the next one", dropped);
+        line(LOG_LEVEL_NOTICE, topic, text);
+    }
+    line(level, topic, msg);
 }
 
 /* JOURNAL_STREAM is "device:inode" of the journal's socket when standard error is it. */
@@ -97,5 +111,6 @@ static bool stderr_is_journal(void)
 
 void journal_init(void)
 {
-    log_set_sink(stderr_is_journal() ? to_journal : to_stderr, NULL);
+    static char journal;
+    log_set_sink(sink, stderr_is_journal() ? &journal : NULL);
 }

@@ -206,6 +206,7 @@ static void answer_waiters(struct model *m, bool unload, const struct error *e)
 static void fail_load(struct server *s, struct model *m, const struct error *e)
 {
     m->state = MODEL_FAILED;
+    m->failed_ns = clock_now_ns();
     m->load_waits = false;
     m->error = *e;
     answer_waiters(m, false, e);

@@ -52,6 +52,7 @@ struct model {
     bool load_waits;                  /* LOADING, but an eviction must end first */
     bool evicted;                     /* DRAINING to make room: requests wait, and load it again */
     uint64_t loaded_ns;               /* when it became READY */
+    uint64_t failed_ns;               /* when its last load failed */
     bool detaching;                   /* the engine thread is freeing the engine */
 };
 

@@ -151,6 +151,8 @@ void peer_send_ok(struct peer *p, uint64_t tag)
 
 void peer_refuse(struct peer *p, uint64_t tag, const struct error *e)
 {
+    log_write(LOG_LEVEL_WARNING, "peer", NULL, "connection of user %u, process %d, ended: %s",
+              (unsigned)p->uid, (int)p->pid, e->msg);
     peer_send_error(p, tag, e);
     p->closing = true;
     if (!p->out_first)
@@ -228,8 +230,10 @@ static bool is_privileged(const struct config *c, const struct ucred *u)
 }
 
 /* Sends an Error on a connection that is not kept. */
-static void turn_away(struct server *s, int fd, const struct error *e)
+static void turn_away(struct server *s, int fd, const struct ucred *u, const struct error *e)
 {
+    log_write(LOG_LEVEL_WARNING, "peer", NULL, "connection of user %u, process %d, turned away: %s",
+              (unsigned)u->uid, (int)u->pid, e->msg);
     Dedit__Wire__DaemonMessage m = DEDIT__WIRE__DAEMON_MESSAGE__INIT;
     Dedit__Wire__Error w = DEDIT__WIRE__ERROR__INIT;
     struct error ignored = {0};
@@ -246,20 +250,20 @@ void peer_accept(void *arg, int fd)
 {
     struct server *s = arg;
     struct error err = {0};
-    struct ucred u;
+    struct ucred u = {.pid = 0, .uid = (uid_t)-1, .gid = (gid_t)-1};
     socklen_t len = sizeof u;
     struct peer *p = NULL;
     struct account *a = NULL;
 
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &u, &len) < 0) {
         ERR(&err, IO, "SO_PEERCRED: %s", strerror(errno));
-        turn_away(s, fd, &err);
+        turn_away(s, fd, &u, &err);
         return;
     }
     if (s->n_peers >= s->config->max_connections) {
         ERR(&err, LIMIT, "max_connections: %u are open, the limit is %u", s->n_peers,
             s->config->max_connections);
-        turn_away(s, fd, &err);
+        turn_away(s, fd, &u, &err);
         return;
     }
     a = quota_account(&s->quota, u.uid);
@@ -288,7 +292,7 @@ void peer_accept(void *arg, int fd)
     s->n_peers++;
     return;
 refuse:
-    turn_away(s, fd, &err);
+    turn_away(s, fd, &u, &err);
     quota_unref(&s->quota, a);
     mem_free(p);
 }

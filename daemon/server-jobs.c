@@ -6,6 +6,9 @@
 #include "daemon/server.h"
 #include "daemon/sink.h"
 
+/* A load that has failed is not tried again for every request. */
+#define RETRY_LOAD_NS 5000000000u
+
 /* ---- deadlines ------------------------------------------------------------------------------------------ */
 
 static void arm(struct job *j)
@@ -133,8 +136,14 @@ void server_start_job(struct server *s, struct job *j)
             if (!m->evicted || !m->config.on_demand)
                 r = ERR(&err, BUSY, "model: %s is being unloaded", m->name);
             break; /* to make room: it waits for its turn to be loaded again */
-        case MODEL_UNLOADED:
         case MODEL_FAILED:
+            if (clock_now_ns() - m->failed_ns < RETRY_LOAD_NS) {
+                err = m->error;
+                r = err.code;
+                break;
+            }
+            /* fallthrough */
+        case MODEL_UNLOADED:
             r = m->config.on_demand ? models_load(s, m, true, &err)
                                     : ERR(&err, BUSY, "model: %s is not loaded", m->name);
             break;

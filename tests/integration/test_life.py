@@ -341,6 +341,26 @@ def memory_limit_evicts_what_nobody_uses():
 
 
 @test
+def peers_do_not_fill_the_log():
+    """What a peer can cause is logged, for a while; a load that fails is not tried for each request."""
+    d = Daemon(models=(), conf="[model broken]\npath = /nonexistent/model\n")
+    c = d.client()
+    for _ in range(200):
+        refused("not-found", ["/nonexistent"], c.submit, greedy([1], 1))
+    assert d.text().count("loading broken failed") == 1, d.text()
+    for _ in range(100):
+        bad = d.client()
+        bad.send(b"\xff" * 10)
+        bad.close()
+    d.wait_metric("dedit_connections", 2)
+    lines = [line for line in d.text().splitlines() if "<4>peer: " in line]
+    assert 1 <= len(lines) <= 20 and "user %d" % os.getuid() in lines[0], lines
+    refused("not-found", ["/nonexistent"], order, c, "load_model")  # an order is always carried out
+    assert d.text().count("loading broken failed") == 2
+    d.stop()
+
+
+@test
 def a_model_file_that_changes_under_the_daemon():
     """Part E: replaced, overwritten or truncated after the load; truncated while it is read."""
     base = tempfile.mkdtemp(prefix="dedit-test-")
