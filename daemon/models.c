@@ -111,7 +111,9 @@ int models_apply(struct server *s, struct error *err)
     /* What the new configuration does not name any more goes when nobody uses it. */
     for (struct model **p = &s->models; *p;) {
         struct model *m = *p;
-        if (!m->configured && !m->served && m->state != MODEL_LOADING && !m->waiting.len) {
+        /* The loader's task or the engine thread's report may still name it. */
+        bool named = m->served || m->detaching || m->state == MODEL_LOADING;
+        if (!m->configured && !named && !m->waiting.len) {
             *p = m->next;
             model_free(m);
             continue;

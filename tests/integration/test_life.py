@@ -318,6 +318,47 @@ def dmn_06_a_hundred_loads():
 
 
 @test
+def a_reload_drops_models_in_every_state():
+    """A model that is loading, served, draining or being freed when the configuration forgets it."""
+    d = Daemon(models=(), conf=several(2, 2))
+    c, other = d.client(), d.client()
+    path = os.path.join(d.dir, "conf")
+    with_m0 = several(2, 2)
+    without = with_m0.replace("[model m0]", "[model x0]")
+    for i in range(60):
+        if i % 4 != 3:
+            order(c, "load_model", name="m0")
+        a = other.submit(greedy([5, 6, 7], 60, model="m0")) if i % 4 == 1 else None
+        with open(path, "w") as f:
+            f.write(without)
+        m = pb.ClientMessage()
+        m.tag = 1
+        if i % 4 == 3:
+            m.load_model.name = "m0"
+        else:
+            m.unload_model.name = "m0"
+        other.send(m)
+        if i % 3 == 0:
+            time.sleep(0.001 * (i % 7))
+        order(c, "reload")
+        if a:
+            assert len(other.ids(a)[0]) == 60
+        while True:
+            answer, _ = other.receive()
+            if answer.tag == 1:
+                break
+        with open(path, "w") as f:
+            f.write(with_m0)
+        deadline = time.monotonic() + 10
+        while states(c).get("m0", "unloaded") not in ("unloaded", "ready", "failed"):
+            assert time.monotonic() < deadline, states(c)
+        order(c, "reload")
+    order(c, "load_model", name="m0")
+    assert len(c.ids(c.submit(greedy([5, 6, 7], 5, model="m0")))[0]) == 5
+    d.stop()
+
+
+@test
 def memory_limit_evicts_what_nobody_uses():
     d = Daemon(models=(), conf=several(3, 3))
     c = d.client()
