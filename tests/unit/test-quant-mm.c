@@ -262,7 +262,7 @@ START_TEST(activation_quantisation)
             for (unsigned k = 0; k < 32; k++) {
                 bad |= !isfinite(x[k]);
                 amax = fmaxf(amax, fabsf(x[k]));
-                q[k] = 16 * v->pairs.w[k] + v->pairs.low[k];
+                q[k] = 16 * v->words.w[k] + v->words.low[k];
                 sum += q[k];
                 half += k < 16 ? q[k] : 0;
                 top = abs(q[k]) > top ? abs(q[k]) : top;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* DK_FORM_INT in 16-bit pairs and the low four bits; formulas in c.c. */
+/* DK_FORM_INT in 16-bit pairs and the low four bits, and the 16 bits as two int8 planes; formulas in
+ * c.c. */
 #include <immintrin.h>
 
 #include "kernels/cpu/quant/layout.h"
@@ -18,7 +19,14 @@ static int32_t lanes_sum(__m256i a, __m256i b)
     return _mm_cvtsi128_si32(_mm_add_epi32(t, _mm_shuffle_epi32(t, 0xb1)));
 }
 
-static void quantise(const float *x, struct dk_qact *ret)
+/* Four times eight small numbers as bytes in order. */
+static __m256i bytes(const __m256i v[4])
+{
+    __m256i b = _mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3]));
+    return _mm256_permutevar8x32_epi32(b, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
+static void quantise(const float *x, struct dk_qact_avx2 *ret)
 {
     __m256 v[4];
     __m256i m = _mm256_setzero_si256(), *out = (__m256i *)(void *)ret;
@@ -33,25 +41,24 @@ static void quantise(const float *x, struct dk_qact *ret)
     float amax = _mm_cvtss_f32(_mm_castsi128_ps(h));
     _mm256_store_si256(out + 3, _mm256_setzero_si256());
     if (top >= 0x7f800000 || amax < DK_QTINY) {
-        _mm256_store_si256(out, _mm256_setzero_si256());
-        _mm256_store_si256(out + 1, _mm256_setzero_si256());
-        _mm256_store_si256(out + 2, _mm256_setzero_si256());
+        for (unsigned i = 0; i < 6; i++)
+            _mm256_store_si256(out + i, _mm256_setzero_si256());
         if (top >= 0x7f800000)
             ret->d = ret->sum = __builtin_nanf("");
         return;
     }
     __m256 id = _mm256_set1_ps((float)DK_QMAX / amax);
-    __m256i q[4], high[4], low[4];
+    __m256i q[4], high[4], low[4], mid[4], hi[4];
     for (unsigned i = 0; i < 4; i++) {
         q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], id));
         high[i] = _mm256_srai_epi32(_mm256_add_epi32(q[i], _mm256_set1_epi32(8)), 4);
         low[i] = _mm256_sub_epi32(q[i], _mm256_slli_epi32(high[i], 4));
+        hi[i] = _mm256_srai_epi32(_mm256_add_epi32(high[i], _mm256_set1_epi32(128)), 8);
+        mid[i] = _mm256_sub_epi32(high[i], _mm256_slli_epi32(hi[i], 8));
     }
-    /* 4 numbers of each in each half, then in order */
-    low[0] =
-        _mm256_packs_epi16(_mm256_packs_epi32(low[0], low[1]), _mm256_packs_epi32(low[2], low[3]));
-    low[0] = _mm256_permutevar8x32_epi32(low[0], _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    _mm256_store_si256(out + 2, low[0]);
+    _mm256_store_si256(out + 2, bytes(low));
+    _mm256_store_si256(out + 4, bytes(mid));
+    _mm256_store_si256(out + 5, bytes(hi));
     __m256i w[2];
     for (unsigned i = 0; i < 2; i++) {
         /* 16 numbers in order, then in each four: the second and third change places. */
@@ -74,7 +81,7 @@ DK_DECLARE_ACT(dk_cpu_act_quant_avx2)
 {
     if (!(forms & DK_FORM_INT))
         return;
-    struct dk_qact *q = dk_act_int(a);
+    struct dk_qact_avx2 *q = dk_act_int(a);
     uint32_t blocks = a->k / DK_QBLOCK;
     for (uint32_t r = row0; r < row1; r++)
         for (uint32_t b = 0; b < blocks; b++)

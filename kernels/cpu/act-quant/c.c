@@ -38,8 +38,8 @@ static void quantise(const float x[32], struct dk_qact *ret)
         float shifted = x[i] * id + 12582912.0f;
         int32_t q = (int32_t)(shifted - 12582912.0f);
         int32_t w = (q + 8) >> 4;
-        ret->pairs.w[i] = (int16_t)w;
-        ret->pairs.low[i] = (int8_t)(q - 16 * w);
+        ret->words.w[i] = (int16_t)w;
+        ret->words.low[i] = (int8_t)(q - 16 * w);
         sums[i / 16] += q;
     }
     ret->d = amax / (float)DK_QMAX;

@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Integer products: isum = 16 * (sum of weights by the upper 16 bits) + (sum by the lower four).
+ * Integer products, from three rows on: isum = 16 * (sum of weights by the upper 16 bits) + (sum by the
+ * lower four).
  *  - The upper bits by vpmaddwd: weights widened to 16 bits, pairs of inputs (0, 2) and (1, 3) of each
  *    group of four, which is how bytes fall apart into words without a shuffle.
  *  - The lower bits by vpmaddubsw on the bytes themselves: 16 products of at most 255 * 8 still fit in
  *    16 bits, so a whole block is added up there; the zero point is taken off afterwards.
- *
  * Each is a pass of its own over the block, since a tile of six rows takes twelve registers for either
- * sum (one or two rows do both at once).  The first pass unpacks the block and leaves its bytes in
- * memory for the second.  More than six rows: it leaves CHUNK_BLOCKS of them in scratch, which stay in
- * L1, and the other tiles of rows take them from there.  The float accumulators live in memory, one
- * for each (row, output), blocks ascending.
+ * sum.  The first pass unpacks the block and leaves its bytes in memory for the second.  More than six
+ * rows: it leaves CHUNK_BLOCKS of them in scratch, which stay in L1, and the other tiles of rows take
+ * them from there.
+ *
+ * One or two rows do everything at once.  Weights of four or five bits meet the three int8 planes of the
+ * activations by vpmaddubsw, which saves widening them: eight groups of weights up to 15, or four of
+ * weights up to 31, fit in 16 bits.
+ *
+ * The float accumulators live in memory, one for each (row, output), blocks ascending.
  */
 #include "kernels/cpu/quant/avx2.h"
 
@@ -32,9 +37,9 @@ _Static_assert(sizeof(struct scratch) <= DK_SCRATCH_BYTES, "scratch of a thread"
 /* What one call works on: some rows, blocks [b0, b1) of each panel. */
 struct job {
     const struct dk_mm *mm;
-    const struct dk_qact *x; /* first row, block b0 */
-    size_t stride;           /* from a block to the next */
-    uint32_t row;            /* of y, for x's first row */
+    const struct dk_qact_avx2 *x; /* first row, block b0 */
+    size_t stride;                /* from a block to the next */
+    uint32_t row;                 /* of y, for x's first row */
     uint32_t b0, b1, blocks;
     struct record *rec; /* NULL: not wanted */
     float (*acc)[DK_PANEL];
@@ -54,25 +59,29 @@ DK_INLINE void zeros(struct sums *s)
 }
 
 /* The empty asm here and below: gcc rearranges sums so that all products come first, and spills. */
+DK_INLINE void plane(int32_t bytes, __m256i b0, __m256i b1, __m256i sum[2])
+{
+    __m256i q = _mm256_set1_epi32(bytes);
+    sum[0] = _mm256_add_epi16(sum[0], _mm256_maddubs_epi16(b0, q));
+    sum[1] = _mm256_add_epi16(sum[1], _mm256_maddubs_epi16(b1, q));
+    __asm__("" : "+x"(sum[0]), "+x"(sum[1]));
+}
+
 DK_INLINE void low_bits(unsigned group, unsigned rows, __m256i b0, __m256i b1,
-                        const struct dk_qact *x, struct sums *low)
+                        const struct dk_qact_avx2 *x, struct sums *low)
 {
 #pragma GCC unroll 6
-    for (unsigned r = 0; r < rows; r++) {
-        __m256i q = _mm256_set1_epi32(x[r].dw[16 + group]);
-        low->i[r][0] = _mm256_add_epi16(low->i[r][0], _mm256_maddubs_epi16(b0, q));
-        low->i[r][1] = _mm256_add_epi16(low->i[r][1], _mm256_maddubs_epi16(b1, q));
-        __asm__("" : "+x"(low->i[r][0]), "+x"(low->i[r][1]));
-    }
+    for (unsigned r = 0; r < rows; r++)
+        plane(x[r].low[group], b0, b1, low->i[r]);
 }
 
 /* Pair number i (0 .. 15) of the block. */
-DK_INLINE void pair(unsigned i, unsigned rows, __m256i w0, __m256i w1, const struct dk_qact *x,
+DK_INLINE void pair(unsigned i, unsigned rows, __m256i w0, __m256i w1, const struct dk_qact_avx2 *x,
                     struct sums *s)
 {
 #pragma GCC unroll 6
     for (unsigned r = 0; r < rows; r++) {
-        __m256i q = _mm256_set1_epi32(x[r].dw[i]);
+        __m256i q = _mm256_set1_epi32(x[r].pair[i]);
         s->i[r][0] = _mm256_add_epi32(s->i[r][0], _mm256_madd_epi16(w0, q));
         s->i[r][1] = _mm256_add_epi32(s->i[r][1], _mm256_madd_epi16(w1, q));
         __asm__("" : "+x"(s->i[r][0]), "+x"(s->i[r][1]));
@@ -81,7 +90,7 @@ DK_INLINE void pair(unsigned i, unsigned rows, __m256i w0, __m256i w1, const str
 
 /* Both pairs of group 4 * sub + l. */
 DK_INLINE void high_bits(unsigned l, unsigned sub, unsigned rows, __m256i b0, __m256i b1,
-                         const struct dk_qact *x, struct sums *s)
+                         const struct dk_qact_avx2 *x, struct sums *s)
 {
     unsigned i = 4 * l + 2 * sub;
     pair(i, rows, dk_q256_even(b0), dk_q256_even(b1), x, s);
@@ -90,7 +99,7 @@ DK_INLINE void high_bits(unsigned l, unsigned sub, unsigned rows, __m256i b0, __
 
 /* The low sums in 32 bits, and the zero point. */
 DK_INLINE void settle(enum dk_qkind kind, unsigned zero_shift, unsigned sub, unsigned rows,
-                      const struct dk_qact *x, struct sums *low)
+                      const struct dk_qact_avx2 *x, struct sums *low)
 {
 #pragma GCC unroll 6
     for (unsigned r = 0; r < rows; r++) {
@@ -109,8 +118,8 @@ DK_INLINE void settle(enum dk_qkind kind, unsigned zero_shift, unsigned sub, uns
 }
 
 /* The float part; mw NULL: none. */
-DK_INLINE void finish(unsigned rows, const struct sums *s, const struct sums *low,
-                      const __m256 dw[2], const __m256 *mw, const struct dk_qact *x,
+DK_INLINE void finish(unsigned rows, int shift, const struct sums *s, const struct sums *low,
+                      const __m256 dw[2], const __m256 *mw, const struct dk_qact_avx2 *x,
                       float (*acc)[DK_PANEL])
 {
 #pragma GCC unroll 6
@@ -119,7 +128,7 @@ DK_INLINE void finish(unsigned rows, const struct sums *s, const struct sums *lo
 #pragma GCC unroll 2
         for (unsigned h = 0; h < 2; h++) {
             __m256 a = _mm256_load_ps(acc[r] + 8 * h);
-            __m256i isum = _mm256_add_epi32(_mm256_slli_epi32(s->i[r][h], 4), low->i[r][h]);
+            __m256i isum = _mm256_add_epi32(_mm256_slli_epi32(s->i[r][h], shift), low->i[r][h]);
             a = _mm256_fmadd_ps(_mm256_mul_ps(dw[h], d), _mm256_cvtepi32_ps(isum), a);
             if (mw)
                 a = _mm256_fmadd_ps(mw[h], _mm256_set1_ps(x[r].sum), a);
@@ -132,7 +141,8 @@ DK_INLINE void finish(unsigned rows, const struct sums *s, const struct sums *lo
 
 /* Both sums of a block at once, for one or two rows. */
 DK_INLINE void packed_once(unsigned bits, unsigned rows, const uint8_t *q, unsigned sub0,
-                           unsigned sub1, const struct dk_qact *x, struct sums *s, struct sums *low)
+                           unsigned sub1, const struct dk_qact_avx2 *x, struct sums *s,
+                           struct sums *low)
 {
     zeros(low);
     zeros(s);
@@ -148,9 +158,55 @@ DK_INLINE void packed_once(unsigned bits, unsigned rows, const uint8_t *q, unsig
     }
 }
 
+/* 16 * mid + 4096 * hi in 32 bits, added to s. */
+DK_INLINE void settle_planes(unsigned rows, const struct sums *mid, const struct sums *hi,
+                             struct sums *s)
+{
+#pragma GCC unroll 2
+    for (unsigned r = 0; r < rows; r++) {
+#pragma GCC unroll 2
+        for (unsigned h = 0; h < 2; h++) {
+            __m256i v = _mm256_madd_epi16(hi->i[r][h], _mm256_set1_epi16(4096));
+            v = _mm256_add_epi32(v, _mm256_madd_epi16(mid->i[r][h], _mm256_set1_epi16(16)));
+            s->i[r][h] = _mm256_add_epi32(s->i[r][h], v);
+        }
+    }
+}
+
+/* The same by planes, weights of four or five bits; s gets 16 times its sum. */
+DK_INLINE void packed_planes(unsigned bits, unsigned rows, const uint8_t *q,
+                             const struct dk_qact_avx2 *x, struct sums *s, struct sums *low)
+{
+    struct sums mid, hi;
+    zeros(low);
+    zeros(s);
+    zeros(&mid);
+    zeros(&hi);
+#pragma GCC unroll 2
+    for (unsigned h = 0; h < 2; h++) {
+#pragma GCC unroll 4
+        for (unsigned l = 0; l < 4; l++) {
+            const unsigned g = 4 * h + l;
+            __m256i b0 = dk_q256_bytes(bits, true, q, l, h, 0);
+            __m256i b1 = dk_q256_bytes(bits, true, q, l, h, 1);
+#pragma GCC unroll 2
+            for (unsigned r = 0; r < rows; r++) {
+                plane(x[r].low[g], b0, b1, low->i[r]);
+                plane(x[r].mid[g], b0, b1, mid.i[r]);
+                plane(x[r].hi[g], b0, b1, hi.i[r]);
+            }
+        }
+        if (bits == 5 || h == 1) {
+            settle_planes(rows, &mid, &hi, s);
+            zeros(&mid);
+            zeros(&hi);
+        }
+    }
+}
+
 /* The lower bits; rec gets the bytes for the upper ones. */
 DK_INLINE void packed_low(unsigned bits, unsigned rows, const uint8_t *q, unsigned sub0,
-                          unsigned sub1, const struct dk_qact *x, struct record *rec,
+                          unsigned sub1, const struct dk_qact_avx2 *x, struct record *rec,
                           struct sums *low)
 {
     zeros(low);
@@ -166,8 +222,8 @@ DK_INLINE void packed_low(unsigned bits, unsigned rows, const uint8_t *q, unsign
         }
     }
 }
-DK_INLINE void packed_high(unsigned rows, unsigned sub0, unsigned sub1, const struct dk_qact *x,
-                           const struct record *rec, struct sums *s)
+DK_INLINE void packed_high(unsigned rows, unsigned sub0, unsigned sub1,
+                           const struct dk_qact_avx2 *x, const struct record *rec, struct sums *s)
 {
     zeros(s);
 #pragma GCC unroll 1
@@ -186,12 +242,15 @@ struct block {
 
 /* All inputs of the block, or of Q6_K the 16 of `sub`.  rec gets the block. */
 DK_INLINE void packed_part(enum dk_type t, unsigned rows, const struct block *b, unsigned sub,
-                           const struct dk_qact *x, struct record *rec, float (*acc)[DK_PANEL])
+                           const struct dk_qact_avx2 *x, struct record *rec, float (*acc)[DK_PANEL])
 {
     const struct dk_qgeom g = dk_qgeom(t);
     const unsigned sub1 = g.kind == DK_QK_SUB ? sub + 1 : 2;
+    const bool planes = rows <= 2 && g.bits <= 5;
     struct sums sums, low;
-    if (rows <= 2)
+    if (planes)
+        packed_planes(g.bits, rows, b->q, x, &sums, &low);
+    else if (rows <= 2)
         packed_once(g.bits, rows, b->q, sub, sub1, x, &sums, &low);
     else
         packed_low(g.bits, rows, b->q, sub, sub1, x, rec, &low);
@@ -205,7 +264,7 @@ DK_INLINE void packed_part(enum dk_type t, unsigned rows, const struct block *b,
         mw[h] =
             g.kind == DK_QK_MIN ? dk_q256_mw(t, b->s, b->super, b->place, h) : _mm256_setzero_ps();
     }
-    finish(rows, &sums, &low, dw, g.kind == DK_QK_MIN ? mw : NULL, x, acc);
+    finish(rows, planes ? 0 : 4, &sums, &low, dw, g.kind == DK_QK_MIN ? mw : NULL, x, acc);
     if (rows > 2) {
         rec->s[sub][0] = dw[0];
         rec->s[sub][1] = dw[1];
@@ -227,7 +286,7 @@ DK_KERNEL void packed(enum dk_type t, unsigned rows, bool keep, const struct job
         float(*acc)[DK_PANEL] = keep ? j->acc : own;
         if (!keep || j->b0 == 0)
             memset(acc, 0, rows * sizeof acc[0]);
-        const struct dk_qact *x = j->x;
+        const struct dk_qact_avx2 *x = j->x;
         struct record own_rec, *rec = keep ? j->rec : &own_rec;
         struct dk_q256_super super = {{_mm256_setzero_ps(), _mm256_setzero_ps()},
                                       {_mm256_setzero_ps(), _mm256_setzero_ps()}};
@@ -289,7 +348,7 @@ static const packed_fn packed_table[DK_TYPE_COUNT][TILE_ROWS + 3] = {
 /* ---- out of scratch ------------------------------------------------------------------------------- */
 
 DK_INLINE void unpacked_part(enum dk_qkind kind, unsigned zero_shift, unsigned rows, unsigned sub,
-                             const struct record *rec, const struct dk_qact *x,
+                             const struct record *rec, const struct dk_qact_avx2 *x,
                              float (*acc)[DK_PANEL])
 {
     const unsigned g0 = kind == DK_QK_SUB ? 4 * sub : 0, g1 = kind == DK_QK_SUB ? g0 + 4 : 8;
@@ -303,12 +362,12 @@ DK_INLINE void unpacked_part(enum dk_qkind kind, unsigned zero_shift, unsigned r
 #pragma GCC unroll 8
     for (unsigned g = g0; g < g1; g++)
         high_bits(g % 4, g / 4, rows, rec->b[g][0], rec->b[g][1], x, &s);
-    finish(rows, &s, &low, rec->s[sub], kind == DK_QK_MIN ? rec->s[1] : NULL, x, acc);
+    finish(rows, 4, &s, &low, rec->s[sub], kind == DK_QK_MIN ? rec->s[1] : NULL, x, acc);
 }
 
 DK_KERNEL void unpacked(enum dk_qkind kind, unsigned rows, const struct job *j, uint32_t panel)
 {
-    const struct dk_qact *x = j->x;
+    const struct dk_qact_avx2 *x = j->x;
     const struct record *rec = j->rec;
     if (j->b0 == 0)
         memset(j->acc, 0, rows * sizeof j->acc[0]);
@@ -369,8 +428,8 @@ static void panel_rows(const struct dk_mm *mm, const struct dk_act *a, uint32_t 
             left = rows - r < left ? rows - r : left;
             uint32_t tiles = (left + TILE_ROWS - 1) / TILE_ROWS;
             n = (left + tiles - 1) / tiles;
-            j.x =
-                (const struct dk_qact *)dk_act_int(a) + dk_qact_at(a->rows, blocks, row0 + r, j.b0);
+            j.x = (const struct dk_qact_avx2 *)dk_act_int(a) +
+                  dk_qact_at(a->rows, blocks, row0 + r, j.b0);
             j.row = row0 + r;
             j.acc = s->acc + r;
             if (r == 0)
@@ -389,7 +448,7 @@ DK_DECLARE_MATMUL(dk_cpu_matmul_quant_avx2)
         if (rows <= TILE_ROWS) {
             struct job j = {
                 .mm = mm,
-                .x = (const struct dk_qact *)dk_act_int(a) + dk_qact_at(a->rows, blocks, r, 0),
+                .x = (const struct dk_qact_avx2 *)dk_act_int(a) + dk_qact_at(a->rows, blocks, r, 0),
                 .stride = dk_qtile_rows(a->rows),
                 .row = r,
                 .b1 = blocks,

@@ -43,8 +43,8 @@ static int32_t dot16(const int16_t *w, const int16_t *q, const int8_t *low)
 static void step(enum dk_qkind kind, const struct unpacked *u, const struct dk_qact *q, float *acc)
 {
     for (unsigned o = 0; o < DK_PANEL; o++) {
-        int32_t s0 = dot16(u->w[o], q->pairs.w, q->pairs.low);
-        int32_t s1 = dot16(u->w[o] + 16, q->pairs.w + 16, q->pairs.low + 16);
+        int32_t s0 = dot16(u->w[o], q->words.w, q->words.low);
+        int32_t s1 = dot16(u->w[o] + 16, q->words.w + 16, q->words.low + 16);
         float a = acc[o];
         if (kind == DK_QK_SUB) {
             a = dk_fmaf(u->dw[o][0] * q->d, (float)s0, a);

@@ -133,9 +133,9 @@ DK_INLINE void dk_qprefetch(enum dk_type t, const uint8_t *panel, uint32_t b)
  * One row's block of 32 inputs.  x ~ d * q, |q| <= DK_QMAX, cut into q = 16 (256 hi + mid) + low with
  * hi, mid int8 and low -8 .. 7:
  *   C              int16 256 hi + mid, inputs in order; low
- *   AVX2           the same, but the 16 bits as pairs that vpmaddwd meets, per l = 0 .. 3: inputs
- *                  (0, 2) (1, 3) of group l, then of group 4 + l
  *   AVX-512, AMX   planes mid, low, hi
+ *   AVX2           struct dk_qact_avx2: the 16 bits as pairs that vpmaddwd meets, per l = 0 .. 3: inputs
+ *                  (0, 2) (1, 3) of group l, then of group 4 + l; low; and planes mid, hi
  * Blocks of a matrix: rows are taken in tiles of 16, [tile][block][row of the tile]; a matrix of
  * fewer than 16 rows is one tile of that many.
  */
@@ -144,7 +144,7 @@ struct dk_qact {
         struct {
             int16_t w[32];
             int8_t low[32];
-        } pairs; /* C, AVX2 */
+        } words; /* C */
         struct {
             int8_t mid[32], low[32], hi[32];
         } planes;       /* AVX-512, AMX */
@@ -157,6 +157,15 @@ struct dk_qact {
     int32_t pad[3];
 };
 _Static_assert(sizeof(struct dk_qact) == 128, "rows of a tile are two lines of cache apart");
+
+struct dk_qact_avx2 {
+    int32_t pair[16], low[8];
+    float d, sum; /* these as above */
+    int32_t nsum, nsum_sub[2];
+    int32_t pad[3];
+    int32_t mid[8], hi[8];
+};
+_Static_assert(sizeof(struct dk_qact_avx2) == 192, "three lines of cache");
 
 /* 16 (256 * 127 + 127) + 7, the largest q whose parts fit; and 32 * 128 * DK_QMAX < 2^31: a block's
  * sum fits in 32 bits whatever its weights. */

@@ -136,5 +136,5 @@ size_t dk_act_bytes_int(uint32_t max_rows, uint32_t max_k)
 {
     size_t rows = max_rows < DK_QTILE ? max_rows : dk_pad_k(max_rows, DK_QTILE);
     size_t blocks = ((size_t)max_k + DK_QBLOCK - 1) / DK_QBLOCK;
-    return (rows * blocks * sizeof(struct dk_qact) + 63) / 64 * 64;
+    return rows * blocks * sizeof(struct dk_qact_avx2); /* the largest form */
 }
