@@ -28,7 +28,7 @@ const struct bench_opt bench_engine_opts[] = {
     {BENCH_OPT_DRAFTER, "drafter", "PATH",
      "a drafter for the model: a DFlash folder or .gguf file\n(default: none)"},
     {BENCH_OPT_DRAFTER_DTYPE, "drafter-dtype", "T",
-     "its weights: file, bf16 or f32 (default: file)"},
+     "its weights: file, bf16, f32 or q8_0 (default: file)"},
     {0, NULL, NULL, NULL},
 };
 
@@ -38,15 +38,16 @@ void bench_engine_init(struct bench_engine *e)
     engine_config_init(&e->config);
 }
 
-static int set_dtype(const char *arg, enum backend_dtype *ret, struct error *err)
+static int set_dtype(const char *arg, bool drafter, enum backend_dtype *ret, struct error *err)
 {
-    static const char *const dtypes[] = {"file", "bf16", "f32"};
-    for (size_t t = 0; t < ARRAY_LEN(dtypes); t++)
+    static const char *const dtypes[] = {"file", "bf16", "f32", "q8_0"};
+    for (size_t t = 0; t < ARRAY_LEN(dtypes) - !drafter; t++)
         if (!strcmp(arg, dtypes[t])) {
             *ret = (enum backend_dtype)t;
             return 1;
         }
-    return ERR(err, INVALID, "\"%s\" is not file, bf16 or f32", arg);
+    return ERR(err, INVALID, "\"%s\" is not file, bf16%s", arg,
+               drafter ? ", f32 or q8_0" : " or f32");
 }
 
 int bench_engine_set(struct bench_engine *e, int id, const char *arg, struct error *err)
@@ -76,12 +77,12 @@ int bench_engine_set(struct bench_engine *e, int id, const char *arg, struct err
             }
         return ERR(err, INVALID, "\"%s\" is not f32, bf16 or f16", arg);
     case BENCH_OPT_DTYPE:
-        return set_dtype(arg, &c->dtype, err);
+        return set_dtype(arg, false, &c->dtype, err);
     case BENCH_OPT_DRAFTER:
         c->drafter = arg;
         return 1;
     case BENCH_OPT_DRAFTER_DTYPE:
-        return set_dtype(arg, &c->drafter_dtype, err);
+        return set_dtype(arg, true, &c->drafter_dtype, err);
     case BENCH_OPT_EXACT:
         c->exact = true;
         return 1;

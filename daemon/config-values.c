@@ -45,6 +45,7 @@ static const struct word kv_types[] = {
 static const struct word dtypes[] = {{"auto", BACKEND_DTYPE_FILE},
                                      {"bf16", BACKEND_DTYPE_BF16},
                                      {"f32", BACKEND_DTYPE_F32},
+                                     {"q8_0", BACKEND_DTYPE_Q8_0},
                                      {NULL, 0}};
 
 static int find_word(const struct word *w, const char *text, int *ret)

@@ -68,15 +68,15 @@
     X("chat_format", STRING, chat_format, "", "chatml|qwen3|smollm2|llama3",                       \
       "chat format; empty: recognised from the model's template")                                  \
     X("drafter", STRING, drafter, "", "path", "drafter for the model: DFlash folder or GGUF file; empty: none") \
-    X("drafter_dtype", DTYPE, engine.drafter_dtype, "auto", "auto|bf16|f32",                       \
+    X("drafter_dtype", DTYPE, engine.drafter_dtype, "auto", "auto|bf16|f32|q8_0",                    \
       "the drafter's weights: as in the file, or converted at load")                               \
     X("preload", BOOL, preload, "no", "yes|no", "load at start")                                   \
     X("on_demand", BOOL, on_demand, "yes", "yes|no", "load when a request names it")               \
     X("max_context", U32, engine.max_context, "0", "tokens", "positions of a request; 0: the model's, at most 8192") \
     X("kv_bytes", SIZE, engine.kv_bytes, "0", "bytes", "KV pool; 0: room for max_context, at least") \
     X("kv_dtype", KVTYPE, engine.kv_type, "f32", "f32|bf16|f16", "type of the KV pool")            \
-    X("dtype", DTYPE, engine.dtype, "auto", "auto|bf16|f32",                                       \
-      "weights: as in the file, or converted at load (bf16 rounds: another model)")                \
+    X("dtype", DTYPE, engine.dtype, "auto", "auto|bf16|f32|q8_0",                                  \
+      "weights: as in the file, or converted at load (bf16 and q8_0 round: another model)")        \
     X("max_num_seqs", U32, engine.max_num_seqs, "64", "requests", "running at once")               \
     X("max_num_batched_tokens", U32, engine.max_num_batched_tokens, "512", "tokens", "rows of a step") \
     X("prefill_chunk", U32, engine.prefill_chunk, "256", "tokens", "prompt rows of a request per step") \

@@ -16,7 +16,12 @@
 
 struct backend_model;
 
-enum backend_dtype { BACKEND_DTYPE_FILE, BACKEND_DTYPE_BF16, BACKEND_DTYPE_F32 };
+enum backend_dtype {
+    BACKEND_DTYPE_FILE,
+    BACKEND_DTYPE_BF16,
+    BACKEND_DTYPE_F32,
+    BACKEND_DTYPE_Q8_0 /* float matrices of whole blocks; others stay as they are */
+};
 
 struct backend_options {
     unsigned n_threads; /* 0: CPUs of the affinity mask */

@@ -15,6 +15,8 @@
 #define ALIGN 64u
 /* Between matrices, so that panels of two of them never share a page's first lines by chance. */
 #define N_MATRICES 7u
+#define Q8_0_ELEMS 32u
+#define Q8_0_BYTES 34u
 
 static const enum model_tensor_role layer_roles[N_MATRICES] = {MT_Q,    MT_K,  MT_V,   MT_O,
                                                                MT_GATE, MT_UP, MT_DOWN};
@@ -43,6 +45,10 @@ static enum dk_type stored_type(const struct model_tensor *t, const struct backe
         return DK_BF16;
     case BACKEND_DTYPE_F32:
         return DK_F32;
+    case BACKEND_DTYPE_Q8_0:
+        if (!dk_type_info(t->type)->quantised && t->dims[1] % Q8_0_ELEMS == 0)
+            return DK_Q8_0;
+        break;
     case BACKEND_DTYPE_FILE:
         break;
     }
@@ -224,24 +230,46 @@ struct pack_region {
     size_t row_bytes_max;
 };
 
+/* 32 values as a scale (the largest over 127, rounded to binary16) and the nearest multiples of it. */
+static void encode_q8_0(const float *x, char *to)
+{
+    float max = 0;
+    for (uint32_t i = 0; i < Q8_0_ELEMS; i++)
+        max = __builtin_fabsf(x[i]) > max ? __builtin_fabsf(x[i]) : max;
+    uint16_t h = dk_f32_to_f16(max / 127.0f);
+    float d = dk_f16_to_f32(h);
+    memcpy(to, &h, sizeof(h));
+    for (uint32_t i = 0; i < Q8_0_ELEMS; i++) {
+        float q = d > 0 ? x[i] / d : 0;
+        q = q > 127 ? 127 : q < -127 ? -127 : q;
+        to[2 + i] = (char)(int8_t)(q + (q < 0 ? -0.5f : 0.5f));
+    }
+}
+
+static void encode_row(enum dk_type type, const float *row, uint32_t k, char *to)
+{
+    if (type == DK_F32)
+        memcpy(to, row, (size_t)k * sizeof(*row));
+    for (uint32_t i = 0; type == DK_BF16 && i < k; i++) {
+        uint16_t h = dk_f32_to_bf16(row[i]);
+        memcpy(to + (size_t)i * 2, &h, 2);
+    }
+    for (uint32_t i = 0; type == DK_Q8_0 && i < k; i += Q8_0_ELEMS)
+        encode_q8_0(row + i, to + (size_t)(i / Q8_0_ELEMS) * Q8_0_BYTES);
+}
+
 /* Converts the rows of one panel to the stored type, then packs them as a matrix of its own. */
 static void pack_converted(const struct pack_task *task, char *staging, uint32_t panel)
 {
     const struct dk_weight *w = task->w;
     uint32_t row0 = panel * 16, n = w->n - row0 < 16 ? w->n - row0 : 16;
-    size_t row_bytes = (size_t)w->k * (w->type == DK_F32 ? 4 : 2);
+    const struct dk_type_info *ti = dk_type_info(w->type);
+    size_t row_bytes = (size_t)w->k / ti->block_elems * ti->block_bytes;
     float *row = (void *)staging; /* the allocator aligned it */
     char *rows = staging + (size_t)w->k * sizeof(float);
     for (uint32_t r = 0; r < n; r++) {
         cpu_file_row(task->t, row0 + r, w->k, row);
-        char *to = rows + r * row_bytes;
-        if (w->type == DK_F32)
-            memcpy(to, row, row_bytes);
-        else
-            for (uint32_t i = 0; i < w->k; i++) {
-                uint16_t h = dk_f32_to_bf16(row[i]);
-                memcpy(to + (size_t)i * 2, &h, 2);
-            }
+        encode_row(w->type, row, w->k, rows + r * row_bytes);
     }
     size_t panel_bytes = w->bytes / w->n_panels;
     /* The packed memory is ours; dk_weight holds it as const for everyone else. */

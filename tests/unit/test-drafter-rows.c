@@ -445,19 +445,26 @@ START_TEST(converted_weights)
     uint32_t tokens[8];
     static float want[8 * VOCAB];
     block_tokens(8, tokens, 8);
-    for (int i = 0; i < 3; i++) {
-        s.dtype = i == 0 ? BACKEND_DTYPE_FILE : i == 1 ? BACKEND_DTYPE_F32 : BACKEND_DTYPE_BF16;
+    static const enum backend_dtype dtypes[] = {BACKEND_DTYPE_FILE, BACKEND_DTYPE_F32,
+                                                BACKEND_DTYPE_BF16, BACKEND_DTYPE_Q8_0};
+    struct backend_memory mem[4];
+    for (int i = 0; i < 4; i++) {
+        s.dtype = dtypes[i];
         open_pair(&p, &g, &s);
         float *got = rows_of(&p, 8);
         inject(&p, &at, 5, 0, 20, 20);
         run_one(&p, &at, tokens, 8, 20, false, got);
         if (i == 0)
             memcpy(want, got, sizeof(want));
-        test_floats_close("dtype", got, want, 8 * VOCAB, i == 2 ? 0.3 : 0, 0);
-        ck_assert(i != 2 || memcmp(got, want, sizeof(want)) != 0);
+        test_floats_close("dtype", got, want, 8 * VOCAB, i < 2 ? 0 : 0.5, 0);
+        ck_assert(i < 2 || memcmp(got, want, sizeof(want)) != 0);
+        drafter_memory(p.d, &mem[i]);
         mem_free(got);
         close_pair(&p);
     }
+    ck_assert_uint_eq(mem[0].packed_bytes, mem[1].packed_bytes);
+    ck_assert_uint_lt(mem[2].packed_bytes, mem[1].packed_bytes);
+    ck_assert_uint_lt(mem[3].packed_bytes, mem[2].packed_bytes);
 }
 END_TEST
 
