@@ -275,7 +275,7 @@ static int take_slot(struct dedit_client *c, const Dedit__Wire__Accepted *a, str
     }
     if (!s->open)
         return ERR(err, PROTOCOL, "the daemon uses slot %u before it was opened", a->slot);
-    s->abandoned = false;
+    s->abandoned = s->ended = false;
     ring_reader_begin(&s->reader, a->start);
     *ret = s;
     return 0;

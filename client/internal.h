@@ -24,6 +24,7 @@ struct slot {
     bool open;                     /* descriptors are held */
     bool abandoned;                /* its request was freed before its end: skip what comes */
     uint64_t abandoned_id;
+    bool ended;                    /* the last record of the abandoned request was skipped */
 };
 
 struct dedit_client {

@@ -58,10 +58,15 @@ static void take_usage(const Dedit__Wire__Usage *u, struct dedit_usage *to)
     to->committed_tokens = u->committed_tokens;
 }
 
-/* Skips all that an abandoned slot has, so that the daemon may use it again. */
+/* Skips what an abandoned request has in its slot, so that the daemon may use it again; and nothing
+ * behind its last record: that once skipped, the next request may begin before we read of this one's end. */
 static void skip_slot(struct slot *s)
 {
-    s->reader.read_pos = __atomic_load_n(&s->reader.header->write_pos, __ATOMIC_ACQUIRE);
+    struct ring_view v;
+    while (!s->ended && ring_reader_next(&s->reader, &v, NULL) == 0) {
+        s->ended = v.type == RING_FINISHED || v.type == RING_FAILED;
+        ring_reader_advance(&s->reader, v.size);
+    }
     ring_reader_release(&s->reader);
 }
 

@@ -24,9 +24,12 @@ void soak_wrong(struct soak *s, const char *fmt, ...)
     va_end(ap);
 }
 
+/* Plain and drafted by turns: the answer is the same. */
 static int submit(struct dedit_client *c, const struct soak_case *k, struct dedit_request **ret,
                   struct dedit_error *err)
 {
+    static const char *const methods[] = {NULL, "ar", "ngram"};
+    static unsigned turn;
     struct dedit_options o;
     dedit_options_init(&o, sizeof o);
     o.ids = k->prompt;
@@ -37,6 +40,7 @@ static int submit(struct dedit_client *c, const struct soak_case *k, struct dedi
     o.has_seed = 1;
     o.ignore_eos = 1;
     o.ring_bytes = 131072;
+    o.method = methods[turn++ % 3];
     return dedit_client_submit(c, &o, ret, err);
 }
 
@@ -77,10 +81,12 @@ static int read_answer(struct dedit_request *r, uint32_t most, struct answer *a,
 /* As far as it goes it is what the case has alone; whole when it was not cancelled. */
 static void check(struct soak *s, const struct soak_case *k, const struct answer *a)
 {
-    bool same = a->n <= k->n_answer && !memcmp(a->ids, k->answer, a->n * sizeof *a->ids);
-    if (!same)
-        soak_wrong(s, "case %d: another answer than alone, within %u tokens", (int)(k - s->cases),
-                   a->n);
+    uint32_t same = 0;
+    while (same < a->n && same < k->n_answer && a->ids[same] == k->answer[same])
+        same++;
+    if (same < a->n)
+        soak_wrong(s, "case %d: token %u of %u is %u, alone %u of %u", (int)(k - s->cases), same, a->n,
+                   a->ids[same], same < k->n_answer ? k->answer[same] : 0, k->n_answer);
     else if (a->finished && !a->cancelled && a->n != k->n_answer)
         soak_wrong(s, "case %d: %u tokens, alone %u", (int)(k - s->cases), a->n, k->n_answer);
 }

@@ -312,6 +312,60 @@ START_TEST(objects_may_go_in_any_order)
 }
 END_TEST
 
+/* A request is freed when its last record is in the ring, and its slot is used again before its end is told on
+ * the socket: what the next request has there already is not skipped with it. */
+static void slot_used_early(struct fake_peer *p, int arg)
+{
+    Dedit__Wire__Accepted a = DEDIT__WIRE__ACCEPTED__INIT;
+    Dedit__Wire__DaemonMessage m = DEDIT__WIRE__DAEMON_MESSAGE__INIT;
+    fake_hello(p);
+    fake_read(p);
+    fake_accept(p);
+    fake_tokens(p, 5, "old ");
+    fake_tokens(p, 5, "old ");
+    if (arg == 0)
+        fake_finished(p);
+    fake_read(p); /* Cancel */
+    fake_read(p);
+    if (arg == 1)
+        fake_finished(p);
+    a.has_request_id = a.has_slot = a.has_start = 1;
+    a.start = p->ring.write_pos;
+    fake_tokens(p, 6, "new ");
+    fake_told(p, "cancelled", NULL);
+    a.request_id = ++p->request_id;
+    m.body_case = DEDIT__WIRE__DAEMON_MESSAGE__BODY_ACCEPTED;
+    m.accepted = &a;
+    fake_answer(p, &m, NULL, 0);
+    fake_tokens(p, 7, "answer");
+    fake_finished(p);
+    fake_told(p, "stop", NULL);
+    fake_hang();
+}
+
+START_TEST(an_abandoned_slot_is_skipped_to_its_end_only)
+{
+    struct dedit_error e;
+    struct dedit_event ev;
+    struct dedit_request *r = NULL;
+    struct fake f;
+    char *text = NULL;
+    fake_start(&f, slot_used_early, _i);
+    struct dedit_client *c = connected(&f);
+    ck_dedit(submit(c, &r, &e), &e);
+    ck_assert_int_eq(dedit_request_next(r, &ev, -1, &e), 1);
+    usleep(50000); /* what the script says before it reads on is in the ring */
+    dedit_request_free(r);
+    ck_dedit(submit(c, &r, &e), &e);
+    ck_dedit(dedit_request_collect(r, &text, NULL, &ev, &e), &e);
+    ck_assert_str_eq(text, "new answer");
+    dedit_free(text);
+    dedit_request_free(r);
+    dedit_client_free(c);
+    fake_stop(&f);
+}
+END_TEST
+
 /* ---- how an answer may end ----------------------------------------------------------------------------------- */
 
 static const struct {
@@ -531,6 +585,7 @@ int main(void)
     tcase_add_test(t, each_code_arrives);
     tcase_add_test(t, a_whole_answer);
     tcase_add_test(t, objects_may_go_in_any_order);
+    tcase_add_loop_test(t, an_abandoned_slot_is_skipped_to_its_end_only, 0, 2);
     tcase_add_loop_test(t, ends_of_answers, 0, (int)ARRAY_LEN(ends));
     t = test_case(s, "death");
     tcase_add_loop_test(t, a_daemon_that_dies, 0, STEPS + 1);
