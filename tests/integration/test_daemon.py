@@ -653,5 +653,49 @@ def drafted_rounds():
     c.close()
     d.stop()
 
+@test
+def drafter_beside_a_model():
+    """A model's drafter from the configuration: every method gives the same ids, also on a prefix that a
+    plain request left in the cache; what is drafted is counted, edited and told."""
+    drafters = os.path.join(os.path.dirname(MODELS), "drafter")
+    conf = "[daemon]\ndefault_model = t\n[model t]\npath = %s\ndrafter = %s\npreload = yes\n" % (
+        os.path.join(drafters, "target"), os.path.join(drafters, "fitted"))
+    d = Daemon(models=(), conf=conf)
+    c = d.client()
+    prompt = [(i * 11) % 96 for i in range(40)]
+
+    def submit(method, temperature, **more):
+        def fill(s):
+            s.token_ids.ids.extend(prompt)
+            s.sampling.max_tokens = 60
+            s.sampling.ignore_eos = True
+            s.sampling.temperature = temperature
+            s.sampling.seed = 9
+            s.drafting.method = method
+            s.returns.rounds = True
+            for k, v in more.items():
+                setattr(s.drafting, k, v)
+        return c.submit(fill)
+    for temperature in (0, 0.9):
+        want = c.ids(submit("ar", temperature))[0]
+        for method, more in (("dflash", {}), ("dedit", dict(passes=3)), ("ddtree", dict(tree_budget=31)),
+                             ("dedit", dict(passes=2, edit_visibility="causal", window=12)), ("auto", {})):
+            accepted = submit(method, temperature, **more)
+            records = list(c.records(accepted))
+            got = [t["id"] for r in records if r["type"] == TOKENS for t in r["tokens"]]
+            assert got == want, (method, temperature)
+            rounds, nodes, hits = records[-1]["rounds"]
+            assert method == "auto" or 0 < hits < nodes, (method, temperature, rounds, nodes, hits)
+    assert d.metric("dedit_spec_decode_num_accepted_tokens_total") > 0
+    refused("invalid-argument", ["passes"], lambda: submit("dflash", 0, passes=2))
+    assert len(c.ids(submit("dedit", 0.9, verification="rejection"))[0]) == 60
+    c.close()
+    d.stop()
+    # A drafter of another model: the model does not load, and the message says why.
+    conf = conf.replace("fitted", "random")
+    d = Daemon(models=(), conf=conf, wait=False)
+    assert d.process.wait(timeout=30) != 0
+    assert "num_target_layers" in d.text() or "vocab_size" in d.text(), d.text()
+
 
 sys.exit(main("daemon"))
