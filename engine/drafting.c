@@ -31,15 +31,13 @@ static bool has_passes(const struct drafting_state *d)
 
 static int make_rejection(struct drafting_state *d, uint32_t vocab, struct error *err)
 {
+    if (!d->context || d->temperature < SAMPLER_GREEDY_BELOW)
+        return 0; /* what is drafted is chosen, not drawn */
     d->ids = mem_array(vocab, sizeof(*d->ids));
     d->probs = mem_array(vocab, sizeof(*d->probs));
     d->weights = mem_array(vocab, sizeof(*d->weights));
-    if (!d->ids || !d->probs || !d->weights)
-        return ERR_NOMEM(err);
-    if (!d->context || d->temperature < SAMPLER_GREEDY_BELOW)
-        return 0; /* what is drafted is chosen, not drawn */
     d->q = mem_calloc((size_t)(d->params.window - 1) * vocab, sizeof(*d->q));
-    return d->q ? 0 : ERR_NOMEM(err);
+    return d->ids && d->probs && d->weights && d->q ? 0 : ERR_NOMEM(err);
 }
 
 int drafting_new(const struct engine *e, const struct drafting_params *p, uint64_t seed,

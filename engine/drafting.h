@@ -38,7 +38,7 @@ struct drafting_state {
     uint64_t seed;
     float temperature;
     struct auto_state automatic; /* DRAFT_AUTO */
-    /* Rule B's buffers, [vocab] each; NULL with rule A. */
+    /* Rule B's buffers, [vocab] each, for drafts that are drawn; else NULL. */
     uint32_t *ids;
     double *probs, *weights;
     float *q; /* [window - 1][vocab], with a block drafter */

@@ -70,7 +70,7 @@ static int choose_rejection(struct engine *e, struct request *r, const float *lo
 {
     struct drafting_state *d = r->drafting;
     const struct proposal *p = &d->proposal;
-    const float *q = p->q ? p->q + (size_t)node * e->model->vocab_size : NULL;
+    const float *q = p->q + (size_t)node * e->model->vocab_size;
     const uint32_t draft = p->tokens[node];
     uint32_t n = 0, next = 0;
     int k = sampler_probs(r->sampler, e->ops, logits, d->ids, d->probs, &n, err);
@@ -113,7 +113,9 @@ static int choose(struct engine *e, struct batch_entry *b, struct choice *c, flo
     c->n_lp = 0;
     c->node = -1;
     int n = 0;
-    if (draft >= 0 && d->params.verification == DRAFT_REJECTION)
+    /* Where the draft could be one token only, drawing from p and comparing is rule B: p(d) of
+     * acceptance, and p without d else.  Then the draw may as well be the one of plain decoding. */
+    if (draft >= 0 && d->params.verification == DRAFT_REJECTION && d->ids && d->proposal.q)
         n = choose_rejection(e, r, logits, pos, draft, work_ids, c, &b->error);
     else
         n = sampler_choose(r->sampler, e->ops, logits, pos, work, work_ids, &c->token,

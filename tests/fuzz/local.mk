@@ -114,3 +114,13 @@ tests_fuzz_fuzz_daemon_config_SOURCES = %D%/fuzz-daemon-config.c %D%/fuzz.h
 tests_fuzz_fuzz_daemon_config_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LDFLAGS)
 tests_fuzz_fuzz_daemon_config_LDADD = $(daemon_libs)
 endif
+
+check_PROGRAMS += %D%/replay-proposal
+tests_fuzz_replay_proposal_SOURCES = %D%/fuzz-proposal.c %D%/file.h $(fuzz_replay)
+tests_fuzz_replay_proposal_LDADD = $(engine_libs)
+if ENABLE_FUZZ
+noinst_PROGRAMS += %D%/fuzz-proposal
+tests_fuzz_fuzz_proposal_SOURCES = %D%/fuzz-proposal.c %D%/file.h %D%/fuzz.h
+tests_fuzz_fuzz_proposal_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LDFLAGS)
+tests_fuzz_fuzz_proposal_LDADD = $(engine_libs)
+endif

@@ -396,6 +396,37 @@ START_TEST(rejection_has_the_law) /* SMP-02 */
 }
 END_TEST
 
+/* Drafts that are chosen: rule B gives the very tokens of rule A, and of plain decoding. */
+START_TEST(rejection_of_chosen_drafts)
+{
+    struct engine_config c = test_engine_config();
+    struct engine *e = test_engine(random_model, &c);
+    const uint32_t prompt[] = {1, 2, 3, 1, 2, 3, 1, 2};
+    uint64_t accepted = 0, rejected = 0;
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        struct test_request plain = {0}, t = {0};
+        struct engine_request q = test_request_init(prompt, 8, 60);
+        q.sampling.ignore_eos = true;
+        q.sampling.temperature = 0.8f;
+        q.sampling.repetition_penalty = 0.7f;
+        q.sampling.logprobs = 2;
+        q.sampling.seed = seed;
+        q.drafting.method = DRAFT_AR;
+        test_generate(e, &q, &plain);
+        q.drafting =
+            (struct drafting_params){.method = DRAFT_NGRAM, .verification = DRAFT_REJECTION};
+        test_generate(e, &q, &t);
+        test_same_output(&t, &plain, "rule B");
+        accepted += t.usage.drafting.accepted;
+        rejected += t.usage.drafting.drafted - t.usage.drafting.accepted;
+        test_request_done(&plain);
+        test_request_done(&t);
+    }
+    ck_assert(accepted > 0 && rejected > 0);
+    engine_free(e);
+}
+END_TEST
+
 /* ---- seeds: SMP-01 ------------------------------------------------------------------------------ */
 
 static const uint32_t seeds_prompt[] = {24, 54, 68, 56, 62, 24};
@@ -593,6 +624,7 @@ int main(void)
     t = test_case(s, "rounds");
     tcase_add_test(t, seeds);
     tcase_add_test(t, rejection_has_the_law);
+    tcase_add_test(t, rejection_of_chosen_drafts);
     tcase_add_test(t, prompts_and_drafts);
     tcase_add_test(t, synthetic);
     return test_main(s);
