@@ -155,12 +155,13 @@ static int start_load(struct server *s, struct model *m, struct error *err)
     uint64_t used = models_memory(s), limit = s->config->memory_limit;
     if (limit)
         t->config.memory_limit = limit > used ? limit - used : 1;
+    /* From here on the loader may report its progress. */
+    __atomic_store_n(&m->progress_percent, 0, __ATOMIC_RELAXED);
     if (!worker_give(s->loader, t)) {
         task_free(t);
         return ERR(err, BUSY, "too many models are being loaded");
     }
     m->load_waits = false;
-    m->progress_percent = 0;
     return 0;
 }
 
