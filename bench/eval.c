@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "bench/eval.h"
+#include "bench/random_model.h"
 
 enum {
     OPT_SETTING = 300,
@@ -24,12 +25,17 @@ enum {
     OPT_CSV,
     OPT_NO_THINKING,
     OPT_QUIET,
+    OPT_RANDOM,
+    OPT_WEIGHTS,
+    OPT_DRAFTER_LAYERS,
+    OPT_DRAFT_VOCAB,
+    OPT_PROMPT_TOKENS,
 };
 
 static const struct bench_opt eval_opts[] = {
     {OPT_SETTING, "setting", "S",
-     "METHOD[,w=ROWS][,k=PASSES][,n=NODES][,t=X]\n[,causal][,no-noise][,rejection]; may be repeated\n"
-     "(default: dflash; dedit with 2, 3 passes; ddtree)"},
+     "METHOD[,w=ROWS][,k=PASSES][,n=NODES][,t=X][,tau=X]\n[,causal][,no-noise][,rejection]; may be "
+     "repeated\n(default: dflash; dedit with 2, 3 passes; ddtree)"},
     {OPT_SAMPLES, "samples", "N", "prompts of each suite; 0: all (default: 10)"},
     {OPT_MAX_PROMPT, "max-prompt", "N", "skip longer prompts, in tokens (default: 480)"},
     {OPT_MAX_TOKENS, "max-tokens", "N", "of an answer (default: 192)"},
@@ -40,6 +46,14 @@ static const struct bench_opt eval_opts[] = {
     {OPT_CSV, "csv", "FILE", "write all figures there"},
     {OPT_NO_THINKING, "no-thinking", NULL, "qwen3: close the thinking block at once"},
     {OPT_QUIET, "quiet", NULL, "no progress on standard error"},
+    {OPT_RANDOM, "random", "SHAPE",
+     "costs only: smollm2-135m or qwen3-0.6b with random\nweights and drafter; settings take tau=X\n"
+     "(default: the model's own weights)"},
+    {OPT_WEIGHTS, "weights", "TYPE", "with --random: type of all weights (default: BF16)"},
+    {OPT_DRAFTER_LAYERS, "drafter-layers", "N", "with --random (default: 5)"},
+    {OPT_DRAFT_VOCAB, "draft-vocab", "N",
+     "with --random: tokens that are drafted from; 0: all\n(default: 32768)"},
+    {OPT_PROMPT_TOKENS, "prompt-tokens", "N", "with --random (default: 256)"},
     {0, NULL, NULL, NULL},
 };
 static const struct bench_opt *const groups[] = {eval_opts, bench_engine_opts, NULL};
@@ -87,6 +101,22 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
     case OPT_QUIET:
         e->quiet = true;
         return 0;
+    case OPT_RANDOM:
+        e->random = arg;
+        return 0;
+    case OPT_WEIGHTS:
+        for (int t = 0; t < DK_TYPE_COUNT; t++)
+            if (!strcmp(arg, dk_type_info((enum dk_type)t)->name)) {
+                e->type = (enum dk_type)t;
+                return 0;
+            }
+        return ERR(err, INVALID, "\"%s\" is no type of weights (F32, BF16, Q8_0, ...)", arg);
+    case OPT_DRAFTER_LAYERS:
+        return bench_u32(arg, 1, 64, &e->drafter_layers, err);
+    case OPT_DRAFT_VOCAB:
+        return bench_u32(arg, 0, 1u << 24, &e->draft_vocab, err);
+    case OPT_PROMPT_TOKENS:
+        return bench_u32(arg, 1, 1u << 20, &e->prompt_tokens, err);
     default:
         return ERR(err, INTERNAL, "option %d has no meaning", id);
     }
@@ -142,9 +172,10 @@ static int answer(struct engine *en, const struct eval *e, const struct eval_set
         .drafting = s->drafting,
         .sink = {.tokens = on_tokens, .finished = on_finished, .arg = ret},
         .skip_special = true,
-        .want_tokens_text = true,
+        .want_tokens_text = !e->random,
     };
     sampling_params_init(&q.sampling);
+    q.sampling.ignore_eos = e->random != NULL;
     q.sampling.temperature = s->temperature;
     q.sampling.seed = seed;
     q.sampling.has_seed = true;
@@ -199,6 +230,7 @@ static int count(struct eval_result *r, const struct answer *a, struct error *er
         r->after[p] += d->accepted_after[p];
     r->draft_s += (double)d->draft_ns * 1e-9;
     r->verify_s += (double)d->verify_ns * 1e-9;
+    r->round_s += (double)(a->usage.total_ns - a->usage.first_token_ns) * 1e-9;
     return 0;
 }
 
@@ -206,8 +238,8 @@ static void compare(struct eval *e, const struct eval_suite *s, size_t prompt, u
                     const struct answer *a, const struct answer *base)
 {
     const struct eval_setting *t = &e->settings[j];
-    if (t->drafting.verification == DRAFT_REJECTION)
-        return; /* equal in law only */
+    if (t->drafting.verification == DRAFT_REJECTION || t->tau > 0)
+        return; /* equal in law only, or made up */
     size_t n = a->ids.len < base->ids.len ? a->ids.len : base->ids.len, i = 0;
     while (i < n && a->ids.ids[i] == base->ids.ids[i])
         i++;
@@ -304,12 +336,73 @@ static int run_suite(struct eval *e, struct engine *en, struct eval_suite *s,
     return 0;
 }
 
+/* ---- costs without a model ---------------------------------------------------------------------- */
+
+static int open_random(struct eval *e, struct engine **ret, struct error *err)
+{
+    struct model_file *target = NULL, *drafter = NULL;
+    int r = random_model_new(e->random, e->type, 0, &target, err);
+    if (r == 0)
+        r = random_drafter_new(model_file_config(target), e->type, e->drafter_layers,
+                               e->draft_vocab, &drafter, err);
+    if (r < 0) {
+        model_file_free(target);
+        return r;
+    }
+    struct engine_config c = e->engine.config;
+    c.take_drafter = drafter;
+    c.synthetic = true;
+    if (c.max_context == 0)
+        c.max_context = e->prompt_tokens + e->max_tokens + 64;
+    snprintf(e->suites[0].name, sizeof(e->suites[0].name), "random");
+    e->n_suites = 1;
+    return engine_new_textless(target, &c, ret, err);
+}
+
+static int run_random(struct eval *e, struct engine *en, struct error *err)
+{
+    const uint32_t vocab = engine_model_config(en)->vocab_size;
+    int r = 0;
+    for (uint32_t i = 0; i < e->samples + e->warmup && r == 0 && !interrupted; i++) {
+        _cleanup_token_list_ struct token_list ids = {0};
+        _cleanup_free_ char *text = NULL;
+        for (uint32_t k = 0; k < e->prompt_tokens && r == 0; k++)
+            r = token_list_add(&ids, (uint32_t)(((uint64_t)i * 7919 + k * 104729ull) % vocab));
+        if (r < 0)
+            return ERR_NOMEM(err);
+        r = turn(e, en, &e->suites[0], i, e->seed + i, &ids, i >= e->warmup, &text, err);
+        if (!e->quiet)
+            fprintf(stderr, "\r%u ", i);
+    }
+    return r;
+}
+
 /* ---- command ------------------------------------------------------------------------------------ */
+
+static int check_settings(const struct eval *e, const struct engine *en, struct error *err)
+{
+    int r = 0;
+    for (unsigned i = 0; i < e->n_settings && r == 0; i++)
+        if ((r = engine_check_drafting(en, &e->settings[i].drafting, err)) < 0)
+            r = error_prefix(err, r, "%s", e->settings[i].name);
+    return r;
+}
 
 static int open_all(struct eval *e, int n, char **files, struct engine **ret,
                     enum chat_format *format, struct error *err)
 {
     char path[4096];
+    if (e->random && n)
+        return ERR(err, INVALID, "--random has no suites");
+    if (e->random) {
+        int r = eval_make_settings(e, err);
+        if (r == 0)
+            r = bench_engine_tier(&e->engine, err);
+        e->engine.config.enable_prefix_caching = false;
+        if (r == 0)
+            r = open_random(e, ret, err);
+        return r < 0 ? r : check_settings(e, *ret, err);
+    }
     if (n == 0)
         return ERR(err, INVALID, "no suite is named; see dedit-bench eval --help");
     if (n > (int)EVAL_MAX_SUITES)
@@ -330,10 +423,7 @@ static int open_all(struct eval *e, int n, char **files, struct engine **ret,
         r = bench_engine_open(&e->engine, e->engine.model ? e->engine.model : path, ret, err);
     if (r == 0)
         r = engine_chat_format(*ret, format, err);
-    for (unsigned i = 0; i < e->n_settings && r == 0; i++)
-        if ((r = engine_check_drafting(*ret, &e->settings[i].drafting, err)) < 0)
-            r = error_prefix(err, r, "%s", e->settings[i].name);
-    return r;
+    return r < 0 ? r : check_settings(e, *ret, err);
 }
 
 static int run(const struct bench_command *c, int argc, char **argv)
@@ -347,6 +437,10 @@ static int run(const struct bench_command *c, int argc, char **argv)
     e.turns = e.warmup = 1;
     e.seed = 1;
     e.thinking = -1;
+    e.type = DK_BF16;
+    e.drafter_layers = 5;
+    e.draft_vocab = 32768;
+    e.prompt_tokens = 256;
     if (bench_options(c, argc, argv, &e, &first, &status) < 0)
         return status;
     struct sigaction sa = {.sa_handler = on_interrupt};
@@ -355,7 +449,9 @@ static int run(const struct bench_command *c, int argc, char **argv)
     enum chat_format format = CHAT_CHATML;
     _cleanup_(engine_freep) struct engine *en = NULL;
     int r = open_all(&e, argc - first, argv + first, &en, &format, &err);
-    for (unsigned i = 0; i < e.n_suites && r == 0 && !interrupted; i++)
+    if (r == 0 && e.random)
+        r = run_random(&e, en, &err);
+    for (unsigned i = 0; !e.random && i < e.n_suites && r == 0 && !interrupted; i++)
         r = run_suite(&e, en, &e.suites[i], format, &err);
     if (r == 0) {
         printf("%s, drafter %s, %s, tier %s, %u threads; at most %u tokens\n",
@@ -363,6 +459,7 @@ static int run(const struct bench_command *c, int argc, char **argv)
                engine_class(en), dk_tier_name(engine_ops(en)->tier),
                engine_get_config(en)->n_threads, e.max_tokens);
         eval_table(&e, stdout);
+        eval_costs(&e, stdout);
     }
     if (r == 0 && e.csv)
         r = eval_csv(&e, &err);

@@ -20,6 +20,9 @@ struct eval_setting {
     struct drafting_params drafting;
     float temperature;
     uint32_t baseline; /* index of ar at this temperature */
+    /* Made-up acceptance of each position given those before it, so that a round commits `tau`. */
+    double tau; /* 0: the drafter's own */
+    float acceptance[DRAFT_MAX_WINDOW - 1];
 };
 
 /* Of one suite and setting; responses in order. */
@@ -30,7 +33,7 @@ struct eval_result {
     uint64_t tokens, rounds, committed, drafted, accepted, passes;
     uint64_t after[DRAFT_MAX_PASSES]; /* drafts that agree with the text, by pass */
     uint64_t helpful, harmful;
-    double draft_s, verify_s;
+    double draft_s, verify_s, round_s; /* round_s: all time after the first token */
 };
 
 struct eval_prompt {
@@ -56,6 +59,9 @@ struct eval {
     uint64_t seed;
     float temperature;
     const char *csv;
+    const char *random; /* shape with random weights, or NULL */
+    enum dk_type type;
+    uint32_t drafter_layers, draft_vocab, prompt_tokens;
     bool quiet;
     int thinking;
     unsigned differ; /* responses that are not ar's */
@@ -75,4 +81,6 @@ double eval_mean(const double *x, size_t n);
 /* ar's time of a token over the setting's: of means. */
 double eval_speedup(const struct eval_suite *s, const struct eval *e, unsigned setting);
 void eval_table(const struct eval *e, FILE *f);
+/* Where the time goes: a pass, a verification, and what is left of a round. */
+void eval_costs(const struct eval *e, FILE *f);
 int eval_csv(const struct eval *e, struct error *err);

@@ -56,6 +56,33 @@ void eval_table(const struct eval *e, FILE *f)
     }
 }
 
+void eval_costs(const struct eval *e, FILE *f)
+{
+    fprintf(f, "\n%-24s %9s %10s %10s %10s %10s %9s\n", "ms", "token", "round", "pass", "verify",
+            "passes", "rest");
+    for (unsigned j = 0; j < e->n_settings; j++) {
+        double round = 0, draft = 0, verify = 0, rounds = 0, passes = 0, tokens = 0;
+        for (unsigned i = 0; i < e->n_suites; i++) {
+            const struct eval_result *r = &e->suites[i].results[j];
+            round += r->round_s;
+            draft += r->draft_s;
+            verify += r->verify_s;
+            rounds += (double)r->rounds;
+            passes += (double)r->passes;
+            tokens += (double)(r->tokens - r->n);
+        }
+        if (!(rounds > 0))
+            continue;
+        fprintf(f, "%-24.24s %9.3f %10.3f", e->settings[j].name, round / tokens * 1e3,
+                round / rounds * 1e3);
+        if (passes > 0)
+            fprintf(f, " %10.3f %10.3f %10.2f %8.1f%%\n", draft / passes * 1e3,
+                    verify / rounds * 1e3, passes / rounds, (round - draft - verify) / round * 100);
+        else
+            fputc('\n', f);
+    }
+}
+
 static void csv_line(const struct eval *e, const struct eval_suite *s, unsigned j, FILE *f,
                      double *work)
 {

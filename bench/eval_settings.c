@@ -36,12 +36,43 @@ static int set_word(const char *word, struct eval_setting *s, struct error *err)
         return bench_u32(eq + 1, 1, DRAFT_MAX_PASSES, &d->passes, err);
     if (eq && n == 1 && word[0] == 'n')
         return bench_u32(eq + 1, 1, PROPOSAL_MAX_NODES, &d->tree_budget, err);
+    if (eq && n == 3 && !strncmp(word, "tau", 3)) {
+        float tau;
+        int r = bench_float(eq + 1, &tau, err);
+        s->tau = (double)tau;
+        return r == 0 && !(tau >= 1) ? ERR(err, INVALID, "tau is at least 1") : r;
+    }
     if (eq && n == 1 && word[0] == 't')
         return bench_float(eq + 1, &s->temperature, err);
     return ERR(err, INVALID,
-               "\"%s\" is not w=ROWS, k=PASSES, n=NODES, t=TEMPERATURE, causal, no-noise or "
-               "rejection",
+               "\"%s\" is not w=ROWS, k=PASSES, n=NODES, t=TEMPERATURE, tau=X, causal, no-noise "
+               "or rejection",
                word);
+}
+
+/* Tokens of a round whose drafts are accepted with probability a each, given those before. */
+static double tokens_of(double a, uint32_t window)
+{
+    double sum = 1, p = 1;
+    for (uint32_t i = 1; i < window; i++)
+        sum += p *= a;
+    return sum;
+}
+
+/* The acceptance that gives tau, the same at every position. */
+static int make_profile(struct eval_setting *s, struct error *err)
+{
+    const uint32_t w = s->drafting.window;
+    double lo = 0, hi = 1;
+    if (s->tau <= 0)
+        return 0;
+    if (w == 0 || s->tau > w)
+        return ERR(err, INVALID, "tau=%g needs w=ROWS, at least as many", s->tau);
+    for (int i = 0; i < 60; i++)
+        *(tokens_of((lo + hi) / 2, w) < s->tau ? &lo : &hi) = (lo + hi) / 2;
+    for (uint32_t i = 0; i + 1 < w; i++)
+        s->acceptance[i] = (float)lo;
+    return 0;
 }
 
 int eval_parse_setting(const char *text, float temperature, struct eval_setting *ret,
@@ -63,15 +94,19 @@ int eval_parse_setting(const char *text, float temperature, struct eval_setting 
         if (r < 0)
             return r;
     }
+    int r = make_profile(&s, err);
     *ret = s;
-    return 0;
+    return r;
 }
 
 static int add_setting(struct eval *e, const struct eval_setting *s, struct error *err)
 {
     if (e->n_settings == EVAL_MAX_SETTINGS)
         return ERR(err, LIMIT, "more than %u settings", EVAL_MAX_SETTINGS);
-    e->settings[e->n_settings++] = *s;
+    struct eval_setting *to = &e->settings[e->n_settings++];
+    *to = *s;
+    if (to->tau > 0)
+        to->drafting.acceptance = to->acceptance;
     return 0;
 }
 
@@ -98,7 +133,7 @@ int eval_make_settings(struct eval *e, struct error *err)
 {
     static const char *const standard[] = {"dflash", "dedit,k=2", "dedit,k=3", "ddtree"};
     unsigned n = e->n_asked ? e->n_asked : ARRAY_LEN(standard);
-    if (!e->n_asked && !e->engine.config.drafter)
+    if (!e->n_asked && !e->engine.config.drafter && !e->random)
         return ERR(err, INVALID, "without --drafter, name settings (--setting ngram)");
     for (unsigned i = 0; i < n; i++) {
         struct eval_setting s;

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/alloc.h"
+#include "engine/drafter_file.h"
 #include "engine/model_random.h"
 
 static const struct shape {
@@ -53,4 +55,35 @@ int random_model_new(const char *shape, enum dk_type type, uint32_t n_layers,
         return model_file_random(name, &c, type, 1, ret, err);
     }
     return ERR(err, INVALID, "\"%s\" is not smollm2-135m or qwen3-0.6b", shape);
+}
+
+int random_drafter_new(const struct model_config *target, enum dk_type type, uint32_t n_layers,
+                       uint32_t draft_vocab, struct model_file **ret, struct error *err)
+{
+    struct model_config c = *target;
+    struct drafter_config d = {.block_size = 16,
+                               .mask_token = target->vocab_size - 1,
+                               .target_hidden = target->hidden,
+                               .draft_vocab = draft_vocab ? draft_vocab : target->vocab_size,
+                               .own_head = true};
+    if (d.draft_vocab > target->vocab_size || n_layers == 0 || n_layers > DRAFTER_MAX_LAYERS)
+        return ERR(err, INVALID, "a random drafter of %u layers with %u tokens", n_layers,
+                   d.draft_vocab);
+    _cleanup_free_ uint32_t *ids = mem_array(d.draft_vocab, sizeof(*ids));
+    if (!ids)
+        return ERR_NOMEM(err);
+    for (uint32_t i = 0; i < d.draft_vocab; i++)
+        ids[i] = (uint32_t)((uint64_t)i * target->vocab_size / d.draft_vocab);
+    if (draft_vocab)
+        d.target_ids = ids;
+    int r = drafter_default_taps(&d, n_layers, target->n_layers, "random drafter", err);
+    if (r < 0)
+        return r;
+    c.family = MODEL_QWEN3;
+    c.qk_norm = true;
+    c.qkv_bias = c.tied = false;
+    c.rope_pairing = DK_ROPE_HALVES;
+    c.n_layers = n_layers;
+    c.drafter = &d;
+    return model_file_random("random drafter", &c, type, 2, ret, err);
 }

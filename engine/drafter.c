@@ -53,33 +53,44 @@ static int make_buffers(struct drafter *d, struct error *err)
     return drafter_make_runs(d, err);
 }
 
-int drafter_new(const char *path, const struct backend *b, struct backend_model *target,
-                const struct model_file *target_file, const struct backend_options *o,
-                enum backend_dtype dtype, struct drafter **ret, struct error *err)
+int drafter_new_file(struct model_file *take, const struct backend *b, struct backend_model *target,
+                     const struct model_file *target_file, const struct backend_options *o,
+                     enum backend_dtype dtype, struct drafter **ret, struct error *err)
 {
     _cleanup_(drafter_freep) struct drafter *d = mem_zalloc(sizeof(*d));
-    if (!d)
+    if (!d) {
+        model_file_free(take);
         return ERR_NOMEM(err);
-    const struct model_config *c = model_file_config(target_file);
-    int r = drafter_file_open(path, c, &d->file, err);
-    if (r < 0)
-        return r;
+    }
+    d->file = take;
     d->backend = b;
     d->target = target;
     d->cfg = model_file_config(d->file)->drafter;
     d->ops = b->ops(target);
-    d->target_vocab = c->vocab_size;
+    d->target_vocab = model_file_config(target_file)->vocab_size;
     d->max_rows = o->max_rows;
     d->max_context = o->max_context;
     d->first_slot = o->n_kv_blocks * DK_KV_BLOCK;
     d->n_threads = b->threads(target);
-    r = b->load_drafter(target, d->file, dtype, &d->model, err);
+    int r = drafter_config_check(model_file_config(d->file), d->cfg, model_file_config(target_file),
+                                 model_file_path(d->file), err);
+    if (r == 0)
+        r = b->load_drafter(target, d->file, dtype, &d->model, err);
     if (r == 0)
         r = make_buffers(d, err);
     if (r < 0)
         return r;
     *ret = TAKE_PTR(d);
     return 0;
+}
+
+int drafter_new(const char *path, const struct backend *b, struct backend_model *target,
+                const struct model_file *target_file, const struct backend_options *o,
+                enum backend_dtype dtype, struct drafter **ret, struct error *err)
+{
+    struct model_file *f = NULL;
+    int r = drafter_file_open(path, model_file_config(target_file), &f, err);
+    return r < 0 ? r : drafter_new_file(f, b, target, target_file, o, dtype, ret, err);
 }
 
 struct drafter *drafter_free(struct drafter *d)

@@ -24,6 +24,10 @@ struct drafter;
 int drafter_new(const char *path, const struct backend *b, struct backend_model *target,
                 const struct model_file *target_file, const struct backend_options *o,
                 enum backend_dtype dtype, struct drafter **ret, struct error *err);
+/* The same with a file that is open; it is taken, also on failure. */
+int drafter_new_file(struct model_file *take, const struct backend *b, struct backend_model *target,
+                     const struct model_file *target_file, const struct backend_options *o,
+                     enum backend_dtype dtype, struct drafter **ret, struct error *err);
 struct drafter *drafter_free(struct drafter *d); /* NULL */
 DEFINE_CLEANUP(struct drafter *, drafter_free);
 
@@ -45,9 +49,9 @@ struct drafter_block {
     const uint32_t *tokens;
     uint32_t n, start;
     const uint32_t *blocks;
-    bool causal;      /* an edit pass that sees only earlier rows of the block */
-    uint32_t first;   /* first row whose logits are wanted */
-    float *logits;    /* [n - first][draft_vocab] */
+    bool causal;    /* an edit pass that sees only earlier rows of the block */
+    uint32_t first; /* first row whose logits are wanted */
+    float *logits;  /* [n - first][draft_vocab] */
 };
 /* One pass over blocks with at most max_rows rows together. */
 int drafter_run(struct drafter *d, const struct drafter_block *b, uint32_t n, struct error *err);

@@ -211,10 +211,13 @@ static uint32_t logits_rows(const struct engine_config *c, uint32_t vocab)
 
 static int load_drafter(struct engine *e, const struct backend_options *o, struct error *err)
 {
-    if (!e->cfg.drafter)
+    struct model_file *take = TAKE_PTR(e->cfg.take_drafter);
+    if (!e->cfg.drafter && !take)
         return 0;
-    int r = drafter_new(e->cfg.drafter, e->space.backend, e->space.model, e->file, o,
-                        e->cfg.drafter_dtype, &e->own_drafter, err);
+    int r = take ? drafter_new_file(take, e->space.backend, e->space.model, e->file, o,
+                                    e->cfg.drafter_dtype, &e->own_drafter, err)
+                 : drafter_new(e->cfg.drafter, e->space.backend, e->space.model, e->file, o,
+                               e->cfg.drafter_dtype, &e->own_drafter, err);
     e->cfg.drafter = NULL; /* the caller's string */
     if (r == 0)
         e->drafter = drafter_ops(e->own_drafter);
@@ -292,6 +295,7 @@ static int make_engine(const char *path, struct model_file *file, const struct e
     _cleanup_(engine_freep) struct engine *e = mem_zalloc(sizeof(*e));
     if (!e) {
         model_file_free(file);
+        model_file_free(c->take_drafter);
         return ERR_NOMEM(err);
     }
     dk_thread_init();
@@ -326,6 +330,7 @@ struct engine *engine_free(struct engine *e)
         return NULL;
     request_cancel_all(e);
     drafter_free(e->own_drafter);
+    model_file_free(e->cfg.take_drafter);
     if (e->space.model)
         e->space.backend->free(e->space.model);
     kv_pool_free(e->space.pool);

@@ -44,6 +44,7 @@ struct engine_config {
     bool synthetic;                  /* benchmarks: allow drafting_params.acceptance */
     const char *drafter;             /* path of a drafter for this model, or NULL; read at load only */
     enum backend_dtype drafter_dtype;
+    struct model_file *take_drafter; /* engine_new_textless() alone: an open drafter, taken */
 };
 void engine_config_init(struct engine_config *c);
 

@@ -120,6 +120,25 @@ static int make_tensor(struct model_file *f, enum model_tensor_role role, uint32
     return 0;
 }
 
+/* A drafter's part of the configuration becomes the file's own. */
+static int take_drafter(struct model_file *f, const struct drafter_config *d, struct error *err)
+{
+    if (!d)
+        return 0;
+    if (!d->n_taps || !d->target_hidden || !d->draft_vocab || d->block_size < 2)
+        return ERR(err, INVALID, "random drafter: a size is missing");
+    f->drafter = *d;
+    f->cfg.drafter = &f->drafter;
+    if (!d->target_ids)
+        return 0;
+    uint32_t *ids = arena_alloc(f->arena, (size_t)d->draft_vocab * sizeof(*ids));
+    if (!ids)
+        return ERR_NOMEM(err);
+    memcpy(ids, d->target_ids, (size_t)d->draft_vocab * sizeof(*ids));
+    f->drafter.target_ids = ids;
+    return 0;
+}
+
 static int make_tensors(struct model_file *f, enum dk_type type, size_t *at, uint64_t seed,
                         struct error *err)
 {
@@ -148,6 +167,9 @@ int model_file_random(const char *name, const struct model_config *c, enum dk_ty
         return r;
     f->cfg = *c;
     f->cfg.rope_freq_factors = NULL;
+    r = take_drafter(f, c->drafter, err);
+    if (r < 0)
+        return r;
     f->name = mem_strdup(name);
     f->tensors = arena_zalloc(f->arena, (MT_ATTN_NORM + (size_t)c->n_layers * MODEL_LAYER_ROLES) *
                                             sizeof(*f->tensors));
@@ -163,7 +185,7 @@ int model_file_random(const char *name, const struct model_config *c, enum dk_ty
     r = make_tensors(f, type, &bytes, seed, err);
     if (r < 0)
         return r;
-    if (c->tied)
+    if (c->tied && !c->drafter)
         f->tensors[MT_HEAD] = f->tensors[MT_EMBED];
     *ret = TAKE_PTR(f);
     return 0;
