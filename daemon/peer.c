@@ -3,7 +3,6 @@
 #include "daemon/peer.h"
 
 #include <errno.h>
-#include <grp.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -216,17 +215,35 @@ static void on_ready(void *arg, unsigned events)
 
 /* ---- life --------------------------------------------------------------------------------------------- */
 
-static bool is_privileged(const struct config *c, const struct ucred *u)
+static bool is_privileged_group(const struct config *c, gid_t gid)
+{
+    for (size_t i = 0; i < c->n_privileged_gids; i++)
+        if (c->privileged_gids[i] == gid)
+            return true;
+    return false;
+}
+
+/* By its supplementary groups.  Who is in more than the buffer holds is judged by its own one. */
+static bool in_privileged_group(const struct config *c, int fd)
+{
+    gid_t groups[256];
+    socklen_t len = sizeof groups;
+    if (!c->n_privileged_gids || getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &len) < 0)
+        return false;
+    for (size_t i = 0; i < len / sizeof *groups; i++)
+        if (is_privileged_group(c, groups[i]))
+            return true;
+    return false;
+}
+
+static bool is_privileged(const struct config *c, int fd, const struct ucred *u)
 {
     if (u->uid == 0 || u->uid == geteuid())
         return true;
     for (size_t i = 0; i < c->n_privileged_uids; i++)
         if (c->privileged_uids[i] == u->uid)
             return true;
-    for (size_t i = 0; i < c->n_privileged_gids; i++)
-        if (c->privileged_gids[i] == u->gid)
-            return true;
-    return false;
+    return is_privileged_group(c, u->gid) || in_privileged_group(c, fd);
 }
 
 /* Sends an Error on a connection that is not kept. */
@@ -279,7 +296,7 @@ void peer_accept(void *arg, int fd)
     p->gid = u.gid;
     p->pid = u.pid;
     p->account = a;
-    p->privileged = is_privileged(s->config, &u);
+    p->privileged = is_privileged(s->config, fd, &u);
     p->next_request_id = 1;
     if (loop_add(s->loop, fd, LOOP_READ, on_ready, p, &p->source, &err) < 0) {
         quota_release(a, QUOTA_CONNECTIONS, 1);

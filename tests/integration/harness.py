@@ -54,7 +54,7 @@ class Daemon:
             self.wait_ready()
 
     def wait_ready(self):
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 60 * SLOW
         while True:
             try:
                 client = Client(pb, self.path)
@@ -88,7 +88,7 @@ class Daemon:
                    if line.startswith(name + " ") or line.startswith(name + "{"))
 
     def wait_metric(self, name, value, seconds=20):
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds * SLOW
         while self.metric(name) != value:
             assert time.monotonic() < deadline, "%s is %g, wanted %g" % (name, self.metric(name), value)
             time.sleep(0.02)

@@ -200,6 +200,36 @@ def dmn_04_a_service_user_that_cannot_reach_the_model():
     shutil.rmtree(base)
 
 
+@test
+def who_may_give_orders():
+    """By user, by the peer's own group, by one of its other groups; everybody else is denied."""
+    if os.geteuid() != 0:
+        return  # there are no other users to be
+    d = Daemon("--socket-mode", "0666", "--privileged-uids", "4001", "--privileged-gids", "4100,4101")
+    os.chmod(d.dir, 0o755)
+    for uid, gid, groups, may in ((4001, 4000, [], True), (4002, 4100, [], True), (4002, 4000, [7, 4101], True),
+                                  (4002, 4000, [7], False), (4002, 4001, [4001], False)):
+        child = os.fork()
+        if child == 0:
+            os.setgroups(groups)
+            os.setgid(gid)
+            os.setuid(uid)
+            code = 1
+            try:
+                c = Client(pb, d.path)
+                try:
+                    assert c.hello.privileged == may
+                    order(c, "reload")
+                    code = 0 if may else 2
+                except DaemonError as e:
+                    code = 0 if not may and e.code == "denied" and str(uid) in e.message else 3
+                assert len(c.ids(c.submit(greedy([1, 2], 3)))[0]) == 3
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0, (uid, gid, groups)
+    d.stop()
+
+
 # ---- models ------------------------------------------------------------------------------------------------
 
 
