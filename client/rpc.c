@@ -191,9 +191,10 @@ int client_call(struct dedit_client *c, Dedit__Wire__ClientMessage *m, int fd,
             return r;
         }
         if (in.msg->body_case != want) {
+            r = ERR(err, PROTOCOL, "the daemon answered with message %d, wanted %d",
+                    (int)in.msg->body_case, (int)want);
             reply_done(&in);
-            return ERR(err, PROTOCOL, "the daemon answered with message %d, wanted %d",
-                       (int)in.msg->body_case, (int)want);
+            return r;
         }
         *ret = in;
         return 0;
