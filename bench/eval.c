@@ -122,134 +122,6 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
     }
 }
 
-/* ---- one answer --------------------------------------------------------------------------------- */
-
-struct answer {
-    struct token_list ids;
-    struct strbuf text;
-    struct engine_usage usage;
-    bool finished;
-    struct error error;
-};
-
-static void answer_done(struct answer *a)
-{
-    token_list_done(&a->ids);
-    strbuf_done(&a->text);
-}
-
-static int on_tokens(void *arg, struct request *r, const struct engine_token *t, size_t n)
-{
-    struct answer *a = arg;
-    (void)r;
-    for (size_t i = 0; i < n; i++)
-        if (token_list_add(&a->ids, t[i].id) < 0 ||
-            strbuf_add(&a->text, t[i].text, t[i].text_len) < 0)
-            (void)ERR_NOMEM(&a->error);
-    return 0;
-}
-
-static void on_finished(void *arg, struct request *r, const struct engine_finish *f)
-{
-    struct answer *a = arg;
-    (void)r;
-    a->finished = true;
-    a->usage = f->usage;
-    if (f->error)
-        a->error = *f->error;
-    if (f->text_len && strbuf_add(&a->text, f->text, f->text_len) < 0)
-        (void)ERR_NOMEM(&a->error);
-}
-
-static int answer(struct engine *en, const struct eval *e, const struct eval_setting *s,
-                  const struct token_list *prompt, uint64_t seed, struct answer *ret,
-                  struct error *err)
-{
-    struct request *r = NULL;
-    struct engine_request q = {
-        .prompt = prompt->ids,
-        .n_prompt = prompt->len,
-        .drafting = s->drafting,
-        .sink = {.tokens = on_tokens, .finished = on_finished, .arg = ret},
-        .skip_special = true,
-        .want_tokens_text = !e->random,
-    };
-    sampling_params_init(&q.sampling);
-    q.sampling.ignore_eos = e->random != NULL;
-    q.sampling.temperature = s->temperature;
-    q.sampling.seed = seed;
-    q.sampling.has_seed = true;
-    q.sampling.max_tokens = e->max_tokens;
-    int k = engine_submit(en, &q, &r, err);
-    if (k < 0)
-        return error_prefix(err, k, "%s", s->name);
-    while (!ret->finished && (k = engine_step(en, err)) >= 0)
-        if (interrupted)
-            engine_cancel(en, r);
-    request_free(r);
-    if (k >= 0 && ret->error.code) {
-        *err = ret->error;
-        k = err->code;
-    }
-    return k < 0 ? k : 0;
-}
-
-/* ---- figures ------------------------------------------------------------------------------------ */
-
-static int count(struct eval_result *r, const struct answer *a, struct error *err)
-{
-    const struct engine_drafting *d = &a->usage.drafting;
-    uint64_t rounds = d->rounds + d->plain_rounds, committed = d->committed + d->plain_rounds;
-    uint64_t n = a->ids.len;
-    if (n < 2)
-        return 0; /* the prompt's own token: nothing to draft, no time between tokens */
-    if (r->n == r->cap) {
-        size_t cap = r->cap ? 2 * r->cap : 64;
-        double *tau = mem_realloc_array(r->tau, cap, sizeof(*tau));
-        if (tau)
-            r->tau = tau;
-        double *tpot = tau ? mem_realloc_array(r->tpot, cap, sizeof(*tpot)) : NULL;
-        if (tpot)
-            r->tpot = tpot;
-        if (!tau || !tpot)
-            return ERR_NOMEM(err);
-        r->cap = cap;
-    }
-    r->tau[r->n] = rounds ? (double)committed / (double)rounds : 1.0;
-    r->tpot[r->n++] =
-        (double)(a->usage.total_ns - a->usage.first_token_ns) * 1e-9 / (double)(n - 1);
-    r->tokens += n;
-    r->rounds += rounds ? rounds : n - 1;
-    r->committed += rounds ? committed : n - 1;
-    r->drafted += d->drafted;
-    r->accepted += d->accepted;
-    r->passes += d->passes;
-    r->helpful += d->edits_helpful;
-    r->harmful += d->edits_harmful;
-    for (unsigned p = 0; p < DRAFT_MAX_PASSES; p++)
-        r->after[p] += d->accepted_after[p];
-    r->draft_s += (double)d->draft_ns * 1e-9;
-    r->verify_s += (double)d->verify_ns * 1e-9;
-    r->round_s += (double)(a->usage.total_ns - a->usage.first_token_ns) * 1e-9;
-    return 0;
-}
-
-static void compare(struct eval *e, const struct eval_suite *s, size_t prompt, unsigned j,
-                    const struct answer *a, const struct answer *base)
-{
-    const struct eval_setting *t = &e->settings[j];
-    if (t->drafting.verification == DRAFT_REJECTION || t->tau > 0)
-        return; /* equal in law only, or made up */
-    size_t n = a->ids.len < base->ids.len ? a->ids.len : base->ids.len, i = 0;
-    while (i < n && a->ids.ids[i] == base->ids.ids[i])
-        i++;
-    if (i == a->ids.len && i == base->ids.len)
-        return;
-    e->differ++;
-    fprintf(stderr, "%s, prompt %zu: %s differs from %s at token %zu\n", s->name, prompt, t->name,
-            e->settings[t->baseline].name, i);
-}
-
 /* ---- suites ------------------------------------------------------------------------------------- */
 
 struct talk {
@@ -271,15 +143,15 @@ static int turn(struct eval *e, struct engine *en, struct eval_suite *s, size_t 
                 uint64_t seed, const struct token_list *ids, bool counted, char **ret_text,
                 struct error *err)
 {
-    struct answer a[EVAL_MAX_SETTINGS];
+    struct eval_answer a[EVAL_MAX_SETTINGS];
     memset(a, 0, sizeof(a));
     int r = 0;
     for (unsigned j = 0; j < e->n_settings && r == 0 && !interrupted; j++) {
-        r = answer(en, e, &e->settings[j], ids, seed, &a[j], err);
+        r = eval_ask(en, e, &e->settings[j], ids, seed, &a[j], &interrupted, err);
         if (r == 0 && counted && !interrupted)
-            r = count(&s->results[j], &a[j], err);
+            r = eval_count(&s->results[j], &a[j], err);
         if (r == 0 && !interrupted)
-            compare(e, s, prompt, j, &a[j], &a[e->settings[j].baseline]);
+            eval_compare(e, s, prompt, j, &a[j], &a[e->settings[j].baseline]);
     }
     if (r == 0) {
         *ret_text = mem_strndup(a[0].text.s ? a[0].text.s : "", a[0].text.len);
@@ -287,7 +159,7 @@ static int turn(struct eval *e, struct engine *en, struct eval_suite *s, size_t 
             r = ERR_NOMEM(err);
     }
     for (unsigned j = 0; j < e->n_settings; j++)
-        answer_done(&a[j]);
+        eval_answer_done(&a[j]);
     return r;
 }
 

@@ -5,6 +5,7 @@
  */
 #pragma once
 
+#include <signal.h>
 #include <stdio.h>
 
 #include "bench/bench.h"
@@ -75,6 +76,24 @@ int eval_make_settings(struct eval *e, struct error *err);
 /* Lines {"turns": ["...", ...]}; the suite's name is the file's. */
 int eval_read_suite(const char *path, struct eval_suite *ret, struct error *err);
 void eval_suite_done(struct eval_suite *s);
+
+/* What a request gave. */
+struct eval_answer {
+    struct token_list ids;
+    struct strbuf text;
+    struct engine_usage usage;
+    bool finished;
+    struct error error;
+};
+void eval_answer_done(struct eval_answer *a);
+/* Runs a request to its end; *stop: cancels it.  *ret is zeroed before. */
+int eval_ask(struct engine *en, const struct eval *e, const struct eval_setting *s,
+             const struct token_list *prompt, uint64_t seed, struct eval_answer *ret,
+             const volatile sig_atomic_t *stop, struct error *err);
+int eval_count(struct eval_result *r, const struct eval_answer *a, struct error *err);
+/* Tells an answer of setting j that is not its baseline's. */
+void eval_compare(struct eval *e, const struct eval_suite *s, size_t prompt, unsigned j,
+                  const struct eval_answer *a, const struct eval_answer *base);
 
 /* Mean over a result's responses; 0 without any. */
 double eval_mean(const double *x, size_t n);

@@ -14,6 +14,7 @@ bench_dedit_bench_SOURCES = \
 	%D%/engine_options.c \
 	%D%/eval.c \
 	%D%/eval.h \
+	%D%/eval_answer.c \
 	%D%/eval_report.c \
 	%D%/eval_settings.c \
 	%D%/floors.c \

@@ -363,6 +363,7 @@ struct block_drafter drafter_ops(struct drafter *d)
                                   .window = least(d->cfg->block_size, most),
                                   .max_window = most,
                                   .max_rows = d->max_rows,
-                                  .max_context = d->max_context,
+                                  /* Rows of a block may lie behind the end of the context. */
+                                  .max_context = d->max_context + most,
                                   .max_passes = DRAFT_MAX_PASSES};
 }

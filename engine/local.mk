@@ -37,6 +37,7 @@ libdedit_engine_a_SOURCES = \
 	%D%/drafter_file.c \
 	%D%/drafter_file.h \
 	%D%/drafter_gguf.c \
+	%D%/drafter_hf.c \
 	%D%/drafter_internal.h \
 	%D%/drafter_pick.c \
 	%D%/drafting.c \
