@@ -9,7 +9,8 @@ build_packages='gcc libc6-dev make autoconf automake libtool pkg-config libjanss
     libprotobuf-c-dev protobuf-c-compiler
     check xz-utils ca-certificates python3 python3-pip'
 # What the tests use beyond that.
-test_packages='locales shellcheck binutils g++ mandoc protobuf-compiler python3-protobuf systemd-container'
+test_packages='locales shellcheck binutils g++ mandoc protobuf-compiler python3-protobuf systemd-container
+    systemd-sysv libpam-systemd dbus-user-session'
 
 say() { printf '%s\n' "$*" >&2; }
 die() {
