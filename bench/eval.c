@@ -23,6 +23,7 @@ enum {
     OPT_SEED,
     OPT_WARM_UP,
     OPT_CSV,
+    OPT_SVG,
     OPT_NO_THINKING,
     OPT_QUIET,
     OPT_RANDOM,
@@ -44,6 +45,7 @@ static const struct bench_opt eval_opts[] = {
     {OPT_SEED, "seed", "N", "of the first prompt, then one more each (default: 1)"},
     {OPT_WARM_UP, "warm-up", "N", "answers that are not counted (default: 1)"},
     {OPT_CSV, "csv", "FILE", "write all figures there"},
+    {OPT_SVG, "svg", "FILE", "draw the speed-ups there"},
     {OPT_NO_THINKING, "no-thinking", NULL, "qwen3: close the thinking block at once"},
     {OPT_QUIET, "quiet", NULL, "no progress on standard error"},
     {OPT_RANDOM, "random", "SHAPE",
@@ -94,6 +96,9 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
         return bench_u32(arg, 0, 1000, &e->warmup, err);
     case OPT_CSV:
         e->csv = arg;
+        return 0;
+    case OPT_SVG:
+        e->svg = arg;
         return 0;
     case OPT_NO_THINKING:
         e->thinking = 0;
@@ -332,9 +337,12 @@ static int run(const struct bench_command *c, int argc, char **argv)
                engine_get_config(en)->n_threads, e.max_tokens);
         eval_table(&e, stdout);
         eval_costs(&e, stdout);
+        eval_bars(&e, stdout);
     }
     if (r == 0 && e.csv)
         r = eval_csv(&e, &err);
+    if (r == 0 && e.svg)
+        r = eval_svg(&e, e.svg, &err);
     for (unsigned i = 0; i < e.n_suites; i++)
         eval_suite_done(&e.suites[i]);
     if (r < 0)

@@ -59,7 +59,7 @@ struct eval {
     uint32_t samples, max_prompt, max_tokens, turns, warmup;
     uint64_t seed;
     float temperature;
-    const char *csv;
+    const char *csv, *svg;
     const char *random; /* shape with random weights, or NULL */
     enum dk_type type;
     uint32_t drafter_layers, draft_vocab, prompt_tokens;
@@ -103,3 +103,6 @@ void eval_table(const struct eval *e, FILE *f);
 /* Where the time goes: a pass, a verification, and what is left of a round. */
 void eval_costs(const struct eval *e, FILE *f);
 int eval_csv(const struct eval *e, struct error *err);
+/* Speed-ups as bars. */
+void eval_bars(const struct eval *e, FILE *f);
+int eval_svg(const struct eval *e, const char *path, struct error *err);

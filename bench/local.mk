@@ -15,6 +15,7 @@ bench_dedit_bench_SOURCES = \
 	%D%/eval.c \
 	%D%/eval.h \
 	%D%/eval_answer.c \
+	%D%/eval_plot.c \
 	%D%/eval_report.c \
 	%D%/eval_settings.c \
 	%D%/floors.c \
