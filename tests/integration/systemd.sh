@@ -350,6 +350,19 @@ stop_running() {
     [ "$(in_it systemctl show -p Result --value dedit-d.service)" = success ] && in_it test -s /tmp/rc
 }
 ok 'stop with a request that runs' stop_running
+# One that runs for longer than it is given: a last record that says so, not an end in the middle.
+stop_cuts() {
+    in_it sed -i 's/^\[daemon\]/&\ndrain_timeout = 300ms/' "$conf" && in_it systemctl start dedit-d.service || return 1
+    in_it sh -c 'dedit-client generate -m smollm2 -n 2000 --ignore-eos --quiet x > /srv/out 2> /srv/err; echo $? > /srv/rc' &
+    tries=0
+    until [ "$(wc -c < "$root/srv/out")" -gt 20 ] || [ $tries -ge 200 ]; do tries=$((tries + 1)); sleep 0.1; done
+    in_it systemctl stop dedit-d.service dedit-d.socket && wait $! || return 1
+    in_it cat /srv/rc /srv/err
+    [ "$(in_it systemctl show -p Result --value dedit-d.service)" = success ] && [ "$(in_it cat /srv/rc)" = 1 ] && in_it grep -q shutdown /srv/err &&
+        in_it sed -i '/^drain_timeout/d' "$conf"
+}
+: > "$root/srv/out"
+with_default 'stop with a request that would run on: a last record' stop_cuts
 # Without the socket unit the daemon makes its own; the command of the manual starts both.
 by_itself() {
     in_it systemctl mask --runtime dedit-d.socket && in_it systemctl start dedit-d.service && in_it systemctl is-active dedit-d.service &&

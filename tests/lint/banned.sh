@@ -33,11 +33,11 @@ no_locale() {
 }
 no_ctype() { calls 'isalpha|isdigit|isalnum|isspace|isupper|islower|ispunct|isxdigit|isprint|tolower|toupper|strcasecmp|strncasecmp' "$libraries"; }
 no_unbounded() { calls 'gets|strcpy|strcat|sprintf|vsprintf|stpcpy|strtok|alloca|tmpnam|mktemp' "$all"; }
-# What getline() and scandir() of a program give is freed by free().
+# What getline() and scandir() give is freed by free().
 no_malloc() {
     calls 'malloc|calloc|realloc|reallocarray|strdup|strndup|asprintf|vasprintf|aligned_alloc|posix_memalign|memalign|valloc' "$all" |
         grep -v '^base/alloc\.c:'
-    calls 'free' "$libraries" | grep -v -E '^(base/alloc\.c:|client/cli)'
+    calls 'free' "$libraries" | grep -v -E '^(base/alloc\.c:|client/cli|engine/draft_script\.c:)'
 }
 # fma and sqrt are instructions (intrinsics, kernels/fma.h); everything else is our own.
 no_libm() {
