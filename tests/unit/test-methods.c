@@ -369,6 +369,21 @@ static void law(struct engine *e, struct drawer *d, float temperature, int top_k
         ck_assert(fabs((double)accepted / (double)drafted - 0.5) < 0.02);
 }
 
+static const struct {
+    float temperature;
+    int top_k;
+    bool draw;
+    uint32_t window;
+    double p[4];
+} laws[] = {
+    {1, 0, false, 2, {.10, .40, .25, .25}},
+    {1, 0, true, 2, {.10, .40, .25, .25}},
+    {1, 0, false, 5, {.10, .40, .25, .25}},
+    {1, 0, true, 5, {.10, .40, .25, .25}},
+    {1, 1, true, 5, {0, 1, 0, 0}}, /* top_k cuts p before the rule looks at it */
+    {0.5f, 0, true, 5, {.01 / .295, .16 / .295, .0625 / .295, .0625 / .295}},
+};
+
 START_TEST(rejection_has_the_law) /* SMP-02 */
 {
     static const double p[4] = {.10, .40, .25, .25};
@@ -380,18 +395,10 @@ START_TEST(rejection_has_the_law) /* SMP-02 */
     struct engine *e = test_engine(fixture_write(&f), &c);
     static const struct block_drafter_ops ops = {.inject = no_inject, .pass = draw_pass};
     static float dense[5 * FIXTURE_VOCAB];
-    struct drawer d = {.e = e, .q = {.60f, .30f, .05f, .05f}, .dense = dense};
+    struct drawer d = {
+        .e = e, .q = {.60f, .30f, .05f, .05f}, .draw = laws[_i].draw, .dense = dense};
     set_drafter(e, &ops, &d);
-    for (uint32_t window = 2; window <= 5; window += 3)
-        for (int draw = 0; draw < 2; draw++) {
-            d.draw = draw;
-            law(e, &d, 1, 0, p, window);
-        }
-    d.draw = true;
-    /* top_k cuts p before the rule looks at it. */
-    law(e, &d, 1, 1, (const double[]){0, 1, 0, 0}, 5);
-    static const double sharp[4] = {.01 / .295, .16 / .295, .0625 / .295, .0625 / .295};
-    law(e, &d, 0.5f, 0, sharp, 5);
+    law(e, &d, laws[_i].temperature, laws[_i].top_k, laws[_i].p, laws[_i].window);
     engine_free(e);
 }
 END_TEST
@@ -623,7 +630,7 @@ int main(void)
     tcase_add_test(t, rounds_are_told);
     t = test_case(s, "rounds");
     tcase_add_test(t, seeds);
-    tcase_add_test(t, rejection_has_the_law);
+    tcase_add_loop_test(t, rejection_has_the_law, 0, sizeof(laws) / sizeof(*laws));
     tcase_add_test(t, rejection_of_chosen_drafts);
     tcase_add_test(t, prompts_and_drafts);
     tcase_add_test(t, synthetic);
