@@ -41,7 +41,8 @@
  *   *err (which may be NULL).  A daemon that dies is DEDIT_ERR_CLOSED, at once, never a short
  *   answer: an answer is whole only when its last event is DEDIT_EVENT_FINISHED.
  *   After CLOSED, PROTOCOL or a TIMEOUT of dedit_client_set_timeout the connection is lost: every later
- *   call on it gives the same error, and what is left is to free it and to connect again.
+ *   call on it gives the same error, and what is left is to free it and to connect again.  PROTOCOL of
+ *   dedit_request_next is about that request's records alone; it cannot be read any further.
  *   Any function that allocates may give NOMEM.
  *
  * Usable from C11, C++ and through ctypes: plain structs and fixed-width integers only.  dedit_options

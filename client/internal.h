@@ -24,7 +24,7 @@ struct slot {
     bool open;                     /* descriptors are held */
     bool abandoned;                /* its request was freed before its end: skip what comes */
     uint64_t abandoned_id;
-    bool ended;                    /* the last record of the abandoned request was skipped */
+    bool ended; /* the last record of the abandoned request was skipped */
 };
 
 struct dedit_client {
@@ -58,11 +58,13 @@ struct dedit_request {
     uint64_t id, seed;
     uint32_t prompt_tokens;
     void *user;
-    uint32_t to_advance;  /* size of the record that the last event points into */
-    bool done;            /* the last event was given */
+    uint32_t to_advance; /* size of the record that the last event points into */
+    bool done;           /* the last event was given */
     struct wire_end end;
     struct dedit_token tokens[RING_MAX_TOKENS];
-    char *text; /* copies that the last event points to */
+    char *text;      /* copies that the last event points to */
+    uint8_t *record; /* of the ring's record that it came from */
+    uint32_t record_bytes;
 };
 
 /* ---- rpc.c --------------------------------------------------------------------------------------- */
@@ -84,7 +86,8 @@ int client_call(struct dedit_client *c, Dedit__Wire__ClientMessage *m, int fd,
 int client_post(struct dedit_client *c, Dedit__Wire__ClientMessage *m, struct error *err);
 /* Takes in all packets that are there, without blocking.  CLOSED once the daemon is gone. */
 int client_pump(struct dedit_client *c, struct error *err);
-int client_code_of(const char *name); /* "limit-exceeded" -> code; INTERNAL for a name that is none */
+int client_code_of(
+    const char *name); /* "limit-exceeded" -> code; INTERNAL for a name that is none */
 int client_gone(struct dedit_client *c, struct error *err); /* the error of a lost connection */
 
 /* ---- request.c ----------------------------------------------------------------------------------- */

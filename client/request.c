@@ -213,6 +213,31 @@ static void failed_event(struct dedit_request *r, const struct ring_view *v, str
     r->done = true;
 }
 
+/*
+ * A private copy of the record that v shows, checked again: what was checked in shared memory could be
+ * another thing a moment later, and counts are used more than once.  0 or an error.
+ */
+static int take_record(struct dedit_request *r, struct ring_view *v, struct error *err)
+{
+    const struct ring_reader *rd = &r->slot->reader;
+    uint32_t size = v->size;
+    if (size > r->record_bytes) {
+        uint32_t room = size < 512 ? 512 : size;
+        uint8_t *grown = mem_realloc(r->record, room);
+        if (!grown)
+            return ERR_NOMEM(err);
+        r->record = grown;
+        r->record_bytes = room;
+    }
+    memcpy(r->record, rd->data + (rd->read_pos & (rd->capacity - 1)), size);
+    int e = ring_validate(r->record, size, v, err);
+    if (e < 0)
+        return e;
+    if (e > 0 || v->size != size)
+        return ERR(err, PROTOCOL, "ring record: it changed while it was read");
+    return 0;
+}
+
 /* 1 with an event, 0 when the ring has none, negative when it is damaged. */
 static int from_ring(struct dedit_request *r, struct dedit_event *ev, struct error *err)
 {
@@ -220,6 +245,9 @@ static int from_ring(struct dedit_request *r, struct dedit_event *ev, struct err
     int e = ring_reader_next(&r->slot->reader, &v, err);
     if (e != 0)
         return e < 0 ? e : 0;
+    e = take_record(r, &v, err);
+    if (e < 0)
+        return e;
     r->to_advance = v.size;
     switch (v.type) {
     case RING_TOKENS:
@@ -475,5 +503,6 @@ void dedit_request_free(struct dedit_request *r)
     mem_free(r->end.stop_reason);
     mem_free(r->end.error_message);
     mem_free(r->text);
+    mem_free(r->record);
     mem_free(r);
 }

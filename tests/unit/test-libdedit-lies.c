@@ -218,6 +218,70 @@ START_TEST(damaged_rings)
 }
 END_TEST
 
+/* Records that change while they are read: whatever comes of it stays inside. */
+#define CHANGING 1500
+static void changing_ring(struct fake_peer *p, int arg)
+{
+    struct ring_tokens *at[CHANGING];
+    (void)arg;
+    fake_hello(p);
+    fake_read(p);
+    fake_accept(p);
+    for (int i = 0; i < CHANGING; i++) {
+        at[i] = (void *)(p->ring.data + p->ring.write_pos % p->ring.capacity);
+        fake_tokens(p, 7, "abcdefgh");
+    }
+    for (uint32_t k = 0;; k++) {
+        volatile struct ring_tokens *t = at[k * 7 % CHANGING];
+        volatile struct ring_token *token = (volatile void *)(t + 1);
+        t->n_tokens = 0xffffffff;
+        token->text_bytes = 0x7fffffff;
+        t->rec.size = 8;
+        t->rec.size = 56;
+        token->text_bytes = 8;
+        t->n_tokens = 1;
+        t->text_bytes = 0xfffffff0;
+        token->n_alternatives = 0xffff;
+        token->n_alternatives = 0;
+        t->text_bytes = 8;
+    }
+}
+
+START_TEST(rings_that_change)
+{
+    struct dedit_error e;
+    struct dedit_event ev;
+    struct dedit_request *r = NULL;
+    struct fake f;
+    unsigned good = 0, bad = 0;
+    fake_start(&f, changing_ring, 0);
+    struct dedit_client *c = connected(&f);
+    ck_dedit(submit(c, &r, &e), &e);
+    for (int i = 0; i < 2000000 && good < CHANGING; i++) {
+        int n = dedit_request_next(r, &ev, 1, &e);
+        if (n < 0) {
+            ck_assert_int_eq(n, DEDIT_ERR_PROTOCOL);
+            bad++;
+            continue;
+        }
+        if (n == 0)
+            continue;
+        ck_assert_uint_eq(ev.type, DEDIT_EVENT_TOKENS);
+        ck_assert_uint_le(ev.n_tokens, 64);
+        size_t sum = 0;
+        for (uint32_t k = 0; k < ev.n_tokens; k++)
+            for (size_t b = 0; b < ev.tokens[k].text_len; b++)
+                sum += (unsigned char)ev.tokens[k].text[b];
+        ck_assert(sum > 0 || ev.n_tokens == 0 || ev.tokens[0].text_len == 0);
+        good++;
+    }
+    ck_assert_uint_gt(good + bad, 0);
+    dedit_request_free(r);
+    dedit_client_free(c);
+    fake_stop(&f);
+}
+END_TEST
+
 static void odd_but_allowed(struct fake_peer *p, int arg)
 {
     struct ring_record later = {.size = 64, .type = 900};
@@ -266,6 +330,7 @@ int main(void)
     TCase *t = test_case(s, "lies");
     tcase_add_loop_test(t, wrongly_accepted, 0, N_LIES);
     tcase_add_loop_test(t, damaged_rings, 0, N_BAD_RECORDS);
+    tcase_add_test(t, rings_that_change);
     tcase_add_test(t, what_a_later_version_may_say);
     return test_main(s);
 }
