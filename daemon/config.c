@@ -20,11 +20,11 @@
 #include "proto/ring.h"
 
 #define STANDARD_FILE DEDIT_SYSCONFDIR "/dedit/dedit.conf"
-#define MAX_FILE (1u << 20)
+#define MAX_FILE      (1u << 20)
 /* The ini parser cuts longer lines and names of sections without a word. */
-#define MAX_LINE 190u
+#define MAX_LINE    190u
 #define MAX_SECTION 49u
-#define MAX_MODELS 256u
+#define MAX_MODELS  256u
 
 /* ---- objects ---------------------------------------------------------------------------------------------- */
 
@@ -78,8 +78,8 @@ static int add_model(struct config *c, const char *name, struct model_config_ent
         return ERR(err, INVALID, "[model %.100s]: a name has 1 to 100 bytes", name);
     for (const char *s = name; *s; s++)
         if (!isalnum((unsigned char)*s) && !strchr("._-:", *s))
-            return ERR(err, INVALID, "[model %s]: names are made of letters, digits and . _ - :",
-                       name);
+            return ERR(err, INVALID,
+                       "[model %s]: names are made of letters, digits and . _ - :", name);
     if (c->n_models == MAX_MODELS)
         return ERR(err, LIMIT, "more than %u models", MAX_MODELS);
     struct model_config_entry *grown =
@@ -120,8 +120,8 @@ struct reading {
     struct config *c;
     const char *path;
     struct error *err;
-    int failed;              /* the first error's code */
-    struct strbuf seen;      /* "section key" of this file, a NUL after each: for duplicates */
+    int failed;         /* the first error's code */
+    struct strbuf seen; /* "section key" of this file, a NUL after each: for duplicates */
 };
 
 static void reading_done(struct reading *r)
@@ -157,7 +157,8 @@ static int set_daemon_key(struct config *c, const char *section, const char *key
         return r;
     }
     if (!section_known)
-        return ERR(err, FORMAT, "[%s]: unknown section; daemon, limits, policy and \"model NAME\" are known",
+        return ERR(err, FORMAT,
+                   "[%s]: unknown section; daemon, limits, policy and \"model NAME\" are known",
                    section);
     return ERR(err, FORMAT, "[%s] %s: unknown key", section, key);
 }
@@ -212,8 +213,8 @@ static int check_lines(const char *path, const char *text, size_t len, struct er
         if (i < len && text[i] != '\n')
             continue;
         if (i - start > MAX_LINE)
-            return ERR(err, FORMAT, "%s:%zu: %zu bytes, a line has at most %u", path, line, i - start,
-                       MAX_LINE);
+            return ERR(err, FORMAT, "%s:%zu: %zu bytes, a line has at most %u", path, line,
+                       i - start, MAX_LINE);
         size_t name = section_bytes(text + start, i - start);
         if (name > MAX_SECTION)
             return ERR(err, FORMAT, "%s:%zu: [section] of %zu bytes, at most %u", path, line, name,
@@ -285,7 +286,15 @@ static int read_dropins(struct config *c, const char *file, struct error *err)
 
 /* ---- flags ------------------------------------------------------------------------------------------------------ */
 
-enum { FLAG_HELP = 1000, FLAG_VERSION, FLAG_CHECK, FLAG_PRINT, FLAG_CONFIG, FLAG_MODEL, FLAG_OPTION };
+enum {
+    FLAG_HELP = 1000,
+    FLAG_VERSION,
+    FLAG_CHECK,
+    FLAG_PRINT,
+    FLAG_CONFIG,
+    FLAG_MODEL,
+    FLAG_OPTION
+};
 
 struct flags {
     struct option *list; /* for getopt_long; names are owned */
@@ -375,7 +384,8 @@ static int read_flags(struct config *c, int argc, char **argv, bool values, cons
         if (v == -1)
             break;
         if (v == '?' || v == ':')
-            return ERR(err, INVALID, v == ':' ? "%s: needs a value" : "%s: unknown option, see --help",
+            return ERR(err, INVALID,
+                       v == ':' ? "%s: needs a value" : "%s: unknown option, see --help",
                        argv[optind - 1]);
         if (v == FLAG_HELP)
             *ret_action = CONFIG_HELP;
@@ -439,8 +449,8 @@ static int check_numbers(const struct config *c, struct error *err)
     if (c->max_models < 1)
         return ERR(err, INVALID, "max_models: must be at least 1");
     if (c->ring_bytes < RING_MIN_CAPACITY || c->ring_bytes > c->max_ring_bytes)
-        return ERR(err, INVALID, "ring_bytes: %u, must be %u to max_ring_bytes (%llu)", c->ring_bytes,
-                   RING_MIN_CAPACITY, (unsigned long long)c->max_ring_bytes);
+        return ERR(err, INVALID, "ring_bytes: %u, must be %u to max_ring_bytes (%llu)",
+                   c->ring_bytes, RING_MIN_CAPACITY, (unsigned long long)c->max_ring_bytes);
     if (c->max_ring_bytes > RING_MAX_CAPACITY)
         return ERR(err, INVALID, "max_ring_bytes: %llu, at most %u",
                    (unsigned long long)c->max_ring_bytes, RING_MAX_CAPACITY);
@@ -524,8 +534,8 @@ int config_load(int argc, char **argv, struct config **ret, enum config_action *
 /* What belongs to things that exist already: the socket, the loop, the threads' queues. */
 static bool needs_restart(const struct option_desc *o)
 {
-    static const char *const keys[] = {"socket", "socket_mode", "socket_group", "metrics_socket",
-                                       "event_loop", "max_requests"};
+    static const char *const keys[] = {"socket",         "socket_mode", "socket_group",
+                                       "metrics_socket", "event_loop",  "max_requests"};
     for (size_t i = 0; i < ARRAY_LEN(keys); i++)
         if (strcmp(o->key, keys[i]) == 0)
             return true;

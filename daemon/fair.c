@@ -63,8 +63,8 @@ struct job *fair_pop(struct fair_queue *q, bool (*may_run)(void *arg, struct job
 
 void fair_refund(struct job *j)
 {
-    uint64_t used = (uint64_t)j->usage.prompt_tokens - j->usage.cached_tokens +
-                    j->usage.completion_tokens;
+    uint64_t used =
+        (uint64_t)j->usage.prompt_tokens - j->usage.cached_tokens + j->usage.completion_tokens;
     uint64_t cost = j->served_charged;
     j->served_charged = 0; /* a job that never ran was never charged */
     if (j->account && used < cost)

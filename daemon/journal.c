@@ -10,8 +10,8 @@
 #include <systemd/sd-journal.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/parse.h"
 
@@ -19,15 +19,19 @@
 static const struct {
     const char *topic, *id;
 } ids[] = {
-    {"daemon", "d0a3f1d2b6f84a0c9d0f5b1c6e7a8b90"},  {"model", "5b9e0c6f7d1e4f7a8a3b2c1d0e9f8a71"},
-    {"config", "1f4c7b2a9d3e4b6f8c5d6e7f8a9b0c12"},  {"loop", "8e2d1c0b9a8f4e7d6c5b4a3f2e1d0c93"},
-    {"engine", "c3b2a1f0e9d84c7b6a5f4e3d2c1b0a94"},  {"watchdog", "7a6b5c4d3e2f41a0b9c8d7e6f5a4b3c5"},
-    {"metrics", "2e3f4a5b6c7d48e9fa0b1c2d3e4f5a66"}, {"peer", "9c8d7e6f5a4b43c2d1e0f9a8b7c6d5e7"},
+    {"daemon", "d0a3f1d2b6f84a0c9d0f5b1c6e7a8b90"},
+    {"model", "5b9e0c6f7d1e4f7a8a3b2c1d0e9f8a71"},
+    {"config", "1f4c7b2a9d3e4b6f8c5d6e7f8a9b0c12"},
+    {"loop", "8e2d1c0b9a8f4e7d6c5b4a3f2e1d0c93"},
+    {"engine", "c3b2a1f0e9d84c7b6a5f4e3d2c1b0a94"},
+    {"watchdog", "7a6b5c4d3e2f41a0b9c8d7e6f5a4b3c5"},
+    {"metrics", "2e3f4a5b6c7d48e9fa0b1c2d3e4f5a66"},
+    {"peer", "9c8d7e6f5a4b43c2d1e0f9a8b7c6d5e7"},
 };
 
 /* Topics whose lines a peer can cause (a request may load a model): at most BURST in WINDOW_NS, and the
  * next one tells how many were left out.  Run by whoever logs, one at a time (base/log.c). */
-#define BURST 20u
+#define BURST     20u
 #define WINDOW_NS 10000000000u
 static struct {
     const char *topic;

@@ -12,7 +12,7 @@
 #include "base/fd.h"
 #include "daemon/loop-internal.h"
 
-#define BATCH 64
+#define BATCH           64
 #define ACCEPTS_AT_ONCE 64
 
 struct state {

@@ -39,9 +39,8 @@ static int init(struct loop *l, struct error *err)
     struct io_uring *u = mem_zalloc(sizeof *u);
     if (!u)
         return ERR_NOMEM(err);
-    int r = io_uring_queue_init(ENTRIES, u,
-                                IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
-                                    IORING_SETUP_CLAMP);
+    int r = io_uring_queue_init(
+        ENTRIES, u, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_CLAMP);
     if (r == -EINVAL) /* before Linux 6.1 */
         r = io_uring_queue_init(ENTRIES, u, IORING_SETUP_CLAMP);
     if (r < 0) {

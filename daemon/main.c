@@ -94,7 +94,8 @@ static int watch_signals(struct daemon *d, struct error *err)
     sigaddset(&set, SIGHUP);
     sigprocmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes holds for shared memory too: EFBIG, not the end */
+    signal(SIGXFSZ,
+           SIG_IGN); /* a limit on file sizes holds for shared memory too: EFBIG, not the end */
     d->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (d->signal_fd < 0)
         return ERR(err, IO, "signalfd: %s", strerror(errno));

@@ -58,7 +58,8 @@ static void on_timeout(void *arg)
     end(arg);
 }
 
-static int answer(struct fetch *f, const char *status, const char *type, const char *body, size_t len)
+static int answer(struct fetch *f, const char *status, const char *type, const char *body,
+                  size_t len)
 {
     int r = strbuf_addf(&f->answer,
                         "HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n"
@@ -173,9 +174,8 @@ static void on_textfile(void *arg)
     const struct config *c = h->server->config;
     _cleanup_strbuf_ struct strbuf text = {0};
     struct error err = {0};
-    if (c->metrics_textfile &&
-        (metrics_render(h->server->metrics, h->server, &text) < 0 ||
-         file_write_atomic(c->metrics_textfile, text.s, text.len, &err) < 0))
+    if (c->metrics_textfile && (metrics_render(h->server->metrics, h->server, &text) < 0 ||
+                                file_write_atomic(c->metrics_textfile, text.s, text.len, &err) < 0))
         log_write(LOG_LEVEL_WARNING, "metrics", NULL, "metrics_textfile: %s", err.msg);
     loop_timer_set(h->timer, c->metrics_textfile ? clock_now_ns() + c->metrics_interval_ns : 0);
 }
@@ -193,7 +193,8 @@ static int choose_path(struct metrics_http *h, const char *daemon_socket, struct
     } else {
         const char *slash = strrchr(daemon_socket, '/');
         int dir = slash ? (int)(slash - daemon_socket) : 1;
-        n = snprintf(h->path, sizeof h->path, "%.*s/metrics.sock", dir, slash ? daemon_socket : ".");
+        n = snprintf(h->path, sizeof h->path, "%.*s/metrics.sock", dir,
+                     slash ? daemon_socket : ".");
     }
     if (n < 0 || (size_t)n >= sizeof h->path) {
         h->path[0] = 0;

@@ -17,12 +17,12 @@ struct histogram {
     double sum;
 };
 
-static const double ttft_bounds[] = {.001, .005, .01, .02, .04, .06, .08, .1,  .25,
+static const double ttft_bounds[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25,
                                      .5,   .75,  1,   2.5, 5,   7.5, 10,  20, 40};
 static const double tpot_bounds[] = {.0005, .001, .0025, .005, .01, .025, .05, .075, .1,
                                      .15,   .2,   .3,    .4,   .5,  .75,  1,   2.5};
-static const double e2e_bounds[] = {.01, .05, .1, .3, .5, .8, 1, 1.5, 2, 2.5,
-                                    5,   10,  15, 20, 30, 40, 50, 60, 120, 300};
+static const double e2e_bounds[] = {.01, .05, .1, .3, .5, .8, 1,  1.5, 2,   2.5,
+                                    5,   10,  15, 20, 30, 40, 50, 60,  120, 300};
 
 struct metrics {
     struct histogram ttft, tpot, e2e, queue;
@@ -273,7 +273,8 @@ int metrics_render(struct metrics *m, const struct server *s, struct strbuf *o)
     if (r == 0)
         r = render_accepted(m, o);
     if (r == 0)
-        r = histogram(o, "time_to_first_token_seconds", "From Submit to the first token.", &m->ttft);
+        r = histogram(o, "time_to_first_token_seconds", "From Submit to the first token.",
+                      &m->ttft);
     if (r == 0)
         r = histogram(o, "time_per_output_token_seconds", "Mean time between tokens of a request.",
                       &m->tpot);
@@ -296,8 +297,7 @@ int metrics_render(struct metrics *m, const struct server *s, struct strbuf *o)
         {"peers_refused_total", "counter", "Connections turned away.", (double)s->peers_refused},
         {"quota_refusals_total", "counter", "Charges refused by a limit of a user.",
          (double)s->quota.refused},
-        {"held_requests", "gauge", "Requests that users are charged for.",
-         held(s, QUOTA_REQUESTS)},
+        {"held_requests", "gauge", "Requests that users are charged for.", held(s, QUOTA_REQUESTS)},
         {"held_prompt_bytes", "gauge", "Bytes of prompts that users are charged for.",
          held(s, QUOTA_PROMPT_BYTES)},
         {"held_ring_bytes", "gauge", "Bytes of rings that users are charged for.",

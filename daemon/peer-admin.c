@@ -220,7 +220,8 @@ static int load(struct peer *p, uint64_t tag, const Dedit__Wire__LoadModel *q, s
     return model_add_waiter(m, p, tag, false, err);
 }
 
-static int unload(struct peer *p, uint64_t tag, const Dedit__Wire__UnloadModel *q, struct error *err)
+static int unload(struct peer *p, uint64_t tag, const Dedit__Wire__UnloadModel *q,
+                  struct error *err)
 {
     struct model *m;
     int r = find(p, q->name, &m, err);

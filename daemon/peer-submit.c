@@ -4,9 +4,9 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
@@ -16,7 +16,7 @@
 #include "daemon/server.h"
 
 #define MAX_CACHE_SALT 64u
-#define MAX_MESSAGES 1024u
+#define MAX_MESSAGES   1024u
 
 static int keep(struct job *j, const char *s, size_t n, char **ret, struct error *err)
 {
@@ -131,9 +131,10 @@ static int take_memfd(struct peer *p, struct job *j, const Dedit__Wire__MemfdPro
         r = take_text(j, map, m->size, err);
         break;
     case DEDIT__WIRE__MEMFD_PROMPT__KIND__IDS:
-        r = m->size % 4 ? ERR(err, INVALID, "memfd prompt: %llu bytes of ids, must be a multiple of 4",
-                              (unsigned long long)m->size)
-                        : take_ids(j, map, m->size / 4, err);
+        r = m->size % 4
+                ? ERR(err, INVALID, "memfd prompt: %llu bytes of ids, must be a multiple of 4",
+                      (unsigned long long)m->size)
+                : take_ids(j, map, m->size / 4, err);
         break;
     case DEDIT__WIRE__MEMFD_PROMPT__KIND__CHAT: {
         struct wire_arena w;

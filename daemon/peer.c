@@ -189,8 +189,8 @@ static int take_packet(struct peer *p)
     if (m) {
         peer_message(p, m, &fds);
     } else {
-        ERR(&err, PROTOCOL, "packet of %zd bytes is no ClientMessage, or needs more than %u bytes", n,
-            WIRE_MAX_UNPACKED);
+        ERR(&err, PROTOCOL, "packet of %zd bytes is no ClientMessage, or needs more than %u bytes",
+            n, WIRE_MAX_UNPACKED);
         peer_refuse(p, 0, &err);
     }
     packet_fds_close(&fds);

@@ -10,7 +10,8 @@ static int encode(struct job *j, struct error *err)
     case JOB_IDS:
         return 0;
     case JOB_TEXT: {
-        unsigned flags = (j->parse_special ? TOKENIZE_SPECIAL : 0) | (j->add_bos ? TOKENIZE_BOS : 0);
+        unsigned flags =
+            (j->parse_special ? TOKENIZE_SPECIAL : 0) | (j->add_bos ? TOKENIZE_BOS : 0);
         return tokenizer_encode(m->tokenizer, j->text, j->text_len, flags, &j->tokens, NULL, err);
     }
     case JOB_CHAT:
@@ -47,8 +48,8 @@ int prepare_check(struct job *j, struct error *err)
         return ERR(err, INVALID, "prompt: it has no tokens, at least one is needed");
     for (size_t i = 0; i < j->n_ids; i++)
         if (j->ids[i] >= m->vocab)
-            return ERR(err, INVALID, "token_ids[%zu]: %u, the vocabulary of %s has %u", i, j->ids[i],
-                       m->name, m->vocab);
+            return ERR(err, INVALID, "token_ids[%zu]: %u, the vocabulary of %s has %u", i,
+                       j->ids[i], m->name, m->vocab);
     if (j->n_ids >= m->max_context)
         return ERR(err, CONTEXT_FULL, "prompt: %zu tokens leave no room in the context of %u",
                    j->n_ids, m->max_context);

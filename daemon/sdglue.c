@@ -18,7 +18,7 @@
 struct sdglue {
     struct server *server;
     struct loop_timer *watchdog, *tick;
-    uint64_t watchdog_ns;     /* between two signs of life; 0: nobody watches */
+    uint64_t watchdog_ns; /* between two signs of life; 0: nobody watches */
     uint64_t last_progress;
     bool ready;
     char status[200];
@@ -39,8 +39,8 @@ static void on_watchdog(void *arg)
     if (engines_move(g))
         sd_notify(0, "WATCHDOG=1");
     else
-        log_write(LOG_LEVEL_WARNING, "watchdog", NULL, "the engine thread has not moved for %" PRIu64 " ms",
-                  g->watchdog_ns / 1000000u);
+        log_write(LOG_LEVEL_WARNING, "watchdog", NULL,
+                  "the engine thread has not moved for %" PRIu64 " ms", g->watchdog_ns / 1000000u);
     loop_timer_set(g->watchdog, clock_now_ns() + g->watchdog_ns);
 }
 

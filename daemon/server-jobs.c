@@ -69,7 +69,8 @@ static void accept_job(struct server *s, struct job *j)
         blocks = (j->n_ids + j->sampling.max_tokens + DK_KV_BLOCK - 1) / DK_KV_BLOCK;
         uint64_t limit = s->quota.limit[QUOTA_KV_BLOCKS];
         if (limit && blocks > limit)
-            r = ERR(&err, LIMIT, "max_kv_blocks_per_uid: the request may need %llu, the limit is %llu",
+            r = ERR(&err, LIMIT,
+                    "max_kv_blocks_per_uid: the request may need %llu, the limit is %llu",
                     (unsigned long long)blocks, (unsigned long long)limit);
     }
     if (r < 0) {

@@ -11,9 +11,9 @@
 #include "daemon/slot.h"
 
 /* Tokens of a later commit that must find room: the largest record, twice (text of a flush). */
-#define ROOM_FOR_NEXT (2u * RING_MAX_RECORD)
+#define ROOM_FOR_NEXT    (2u * RING_MAX_RECORD)
 #define NO_RING_MAX_TEXT 60000u
-#define NO_RING_MAX_IDS 4096u
+#define NO_RING_MAX_IDS  4096u
 
 static uint32_t round8(size_t n)
 {

@@ -56,7 +56,9 @@ ssize_t packet_recv(int sock, void *buf, struct packet_fds *fds, int flags, stru
         char bytes[CMSG_SPACE(sizeof(int) * (WIRE_MAX_FDS + 1))];
     } control;
     struct iovec iov = {.iov_base = buf, .iov_len = WIRE_MAX_PACKET};
-    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
+    struct msghdr m = {.msg_iov = &iov,
+                       .msg_iovlen = 1,
+                       .msg_control = &control,
                        .msg_controllen = sizeof control};
     ssize_t n;
 
@@ -168,7 +170,8 @@ int wire_address(const char *path, struct sockaddr_un *ret, struct error *err)
     if (n == 0)
         return ERR(err, INVALID, "socket path is empty");
     if (n > WIRE_MAX_PATH)
-        return ERR(err, LIMIT, "socket path %s: %zu bytes, the limit is %u", path, n, WIRE_MAX_PATH);
+        return ERR(err, LIMIT, "socket path %s: %zu bytes, the limit is %u", path, n,
+                   WIRE_MAX_PATH);
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     memcpy(a.sun_path, path, n);
     *ret = a;

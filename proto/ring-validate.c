@@ -51,21 +51,23 @@ static int check_tokens(const uint8_t *rec, uint32_t size, struct ring_view *v, 
     for (uint32_t i = 0; i < t->n_tokens; i++) {
         const struct ring_token *k = &v->token[i];
         if (k->n_alternatives > RING_MAX_ALTERNATIVES)
-            return ERR(err, PROTOCOL, "ring record TOKENS: %u alternatives of one token, at most %u",
+            return ERR(err, PROTOCOL,
+                       "ring record TOKENS: %u alternatives of one token, at most %u",
                        k->n_alternatives, RING_MAX_ALTERNATIVES);
-        if (k->text_bytes > t->text_bytes - text ||
-            !utf8_valid(v->text + text, k->text_bytes))
+        if (k->text_bytes > t->text_bytes - text || !utf8_valid(v->text + text, k->text_bytes))
             return ERR(err, PROTOCOL, "ring record TOKENS: text of token %u is not whole UTF-8", i);
         alternatives += k->n_alternatives;
         text += k->text_bytes;
     }
     if (alternatives != t->n_alternatives)
-        return ERR(err, PROTOCOL, "ring record TOKENS: tokens have %llu alternatives, record says %u",
+        return ERR(err, PROTOCOL,
+                   "ring record TOKENS: tokens have %llu alternatives, record says %u",
                    (unsigned long long)alternatives, t->n_alternatives);
     if (t->n_tokens == 0 && !utf8_valid(v->text, t->text_bytes))
         return ERR(err, PROTOCOL, "ring record TOKENS: text is not whole UTF-8");
     if (t->n_tokens != 0 && text != t->text_bytes)
-        return ERR(err, PROTOCOL, "ring record TOKENS: tokens have %llu bytes of text, record says %u",
+        return ERR(err, PROTOCOL,
+                   "ring record TOKENS: tokens have %llu bytes of text, record says %u",
                    (unsigned long long)text, t->text_bytes);
     return check_rest(left, "TOKENS", err);
 }
@@ -144,7 +146,8 @@ int ring_validate(const void *rec, size_t avail, struct ring_view *ret, struct e
     int r = 1;
 
     if (avail < sizeof *h)
-        return ERR(err, PROTOCOL, "ring record: %zu bytes left, its header has %zu", avail, sizeof *h);
+        return ERR(err, PROTOCOL, "ring record: %zu bytes left, its header has %zu", avail,
+                   sizeof *h);
     if (h->size < sizeof *h || h->size % 8 != 0 || h->size > avail)
         return ERR(err, PROTOCOL,
                    "ring record: size %u must be a multiple of 8, at least 8 and at most the %zu "

@@ -15,8 +15,8 @@
 #include "base/fd.h"
 #include "daemon/config.h"
 
-#define MAX_FLAGS 16
-#define MAX_LINE  190 /* of a file; flags may set longer values */
+#define MAX_FLAGS   16
+#define MAX_LINE    190 /* of a file; flags may set longer values */
 #define MAX_SECTION 49
 
 /* A file of its own for each text; its name fits in buf. */

@@ -63,11 +63,17 @@ static void start(void)
     log_set_level(LOG_LEVEL_ERR);
     snprintf(conf, sizeof conf, "/proc/self/fd/%d", empty);
     snprintf(model, sizeof model, "m=%s/tests/golden/models/a_llama_tied", top ? top : ".");
-    const char *argv[] = {"dedit-d",      "--config",   conf,        "--model",        model,
-                          "--event-loop", "epoll",      "--threads", "1",              "--cpu-tier",
-                          "c",            "--ring-bytes", "128K",    "--max-requests", "64",
-                          "--max-requests-per-connection", "4", "--max-prompt-bytes", "32K",
-                          "--max-prompt-bytes-per-uid", "40K", NULL};
+    const char *argv[] = {"dedit-d", "--config",
+                          conf,      "--model",
+                          model,     "--event-loop",
+                          "epoll",   "--threads",
+                          "1",       "--cpu-tier",
+                          "c",       "--ring-bytes",
+                          "128K",    "--max-requests",
+                          "64",      "--max-requests-per-connection",
+                          "4",       "--max-prompt-bytes",
+                          "32K",     "--max-prompt-bytes-per-uid",
+                          "40K",     NULL};
     mem_set_fail_hook(fails, NULL);
     int r = config_load(ARRAY_LEN(argv) - 1, (char **)(uintptr_t)argv, &c, &action, &err);
     fd_close(empty);
@@ -260,7 +266,8 @@ static void one(struct input *in)
     setsockopt(s[0], SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
     peer_accept(&server, s[1]);
     FUZZ_CHECK(server.n_peers == 1);
-    server.peers->privileged = false; /* who may load files and stop the daemon is tested elsewhere */
+    server.peers->privileged =
+        false; /* who may load files and stop the daemon is tested elsewhere */
     unsigned options = take_byte(in);
     unsigned fail = options & 2 ? take_byte(in) + 1 : 0;
     if (options & 1) {

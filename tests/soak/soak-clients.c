@@ -85,8 +85,8 @@ static void check(struct soak *s, const struct soak_case *k, const struct answer
     while (same < a->n && same < k->n_answer && a->ids[same] == k->answer[same])
         same++;
     if (same < a->n)
-        soak_wrong(s, "case %d: token %u of %u is %u, alone %u of %u", (int)(k - s->cases), same, a->n,
-                   a->ids[same], same < k->n_answer ? k->answer[same] : 0, k->n_answer);
+        soak_wrong(s, "case %d: token %u of %u is %u, alone %u of %u", (int)(k - s->cases), same,
+                   a->n, a->ids[same], same < k->n_answer ? k->answer[same] : 0, k->n_answer);
     else if (a->finished && !a->cancelled && a->n != k->n_answer)
         soak_wrong(s, "case %d: %u tokens, alone %u", (int)(k - s->cases), a->n, k->n_answer);
 }
@@ -154,7 +154,8 @@ void soak_client(struct soak *s, unsigned number, uint64_t seed)
     while (e == 0 && __atomic_fetch_add(&s->begun, 1, __ATOMIC_RELAXED) < s->target) {
         __atomic_fetch_add(&s->doing[number], 1, __ATOMIC_RELAXED);
         e = use(s, c, &random, &err);
-        if (e == 0 && soak_random(&random) % 50 == 0) { /* a new connection, with what is under way */
+        if (e == 0 &&
+            soak_random(&random) % 50 == 0) { /* a new connection, with what is under way */
             struct dedit_request *r = NULL;
             e = submit(c, &s->cases[0], &r, &err);
             dedit_client_free(c);

@@ -32,7 +32,7 @@ enum step {
     INSIDE_A_RECORD, /* read, and the position not yet stored */
     ASLEEP,
     SENT_CANCEL,
-    FULL, /* its ring is full and its request parked */
+    FULL,    /* its ring is full and its request parked */
     RESUMED, /* it was, and the reader has moved */
     SEVERAL, /* many requests of one connection */
     AT_THE_END,
@@ -44,10 +44,10 @@ const unsigned soak_n_steps = STEPS;
 const char *soak_step_name(unsigned step)
 {
     static const char *const names[STEPS] = {
-        "made a socket",  "connected",        "sent Hello",     "greeted",       "sent half a message",
-        "sent Submit",    "sent a prompt file", "accepted",     "mapped",        "half closed",
-        "first tokens",   "inside a record",  "asleep",         "sent Cancel",   "ring full",
-        "resumed",        "several requests", "at the end",     "slot released"};
+        "made a socket", "connected",          "sent Hello", "greeted",      "sent half a message",
+        "sent Submit",   "sent a prompt file", "accepted",   "mapped",       "half closed",
+        "first tokens",  "inside a record",    "asleep",     "sent Cancel",  "ring full",
+        "resumed",       "several requests",   "at the end", "slot released"};
     return step < STEPS ? names[step] : "";
 }
 
@@ -131,8 +131,7 @@ static void submit(struct dying *d, const struct soak_case *k)
     }
     if (d->at == SENT_PROMPT_FILE) {
         fd = memfd_new("prompt", k->n_prompt * sizeof *k->prompt, &err);
-        if (fd < 0 ||
-            write(fd, k->prompt, k->n_prompt * sizeof *k->prompt) < 0 ||
+        if (fd < 0 || write(fd, k->prompt, k->n_prompt * sizeof *k->prompt) < 0 ||
             memfd_seal(fd, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW, &err) < 0)
             give_up();
         s.prompt_case = DEDIT__WIRE__SUBMIT__PROMPT_MEMFD;
@@ -250,7 +249,8 @@ void soak_die_at(struct soak *s, unsigned step)
 
     d.sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     reached(&d, MADE_SOCKET);
-    if (wire_address(s->socket, &a, &err) < 0 || connect(d.sock, (struct sockaddr *)&a, sizeof a) < 0)
+    if (wire_address(s->socket, &a, &err) < 0 ||
+        connect(d.sock, (struct sockaddr *)&a, sizeof a) < 0)
         give_up();
     reached(&d, CONNECTED);
     hello(&d);

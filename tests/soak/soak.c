@@ -20,7 +20,7 @@
 
 #include <config.h>
 
-#define STREAMS 2
+#define STREAMS   2
 #define RSS_SLACK (2.0 * 1048576)
 
 static struct soak *soak;
@@ -71,8 +71,8 @@ static bool start_daemon(const char *program, const char *model)
         fd = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
         dup2(fd, 1);
         dup2(fd, 2);
-        execl(program, program, "--config", conf, "--socket", soak->socket, "--threads", "1", "--model",
-              model, (char *)NULL);
+        execl(program, program, "--config", conf, "--socket", soak->socket, "--threads", "1",
+              "--model", model, (char *)NULL);
         _exit(127);
     }
     for (int i = 0; i < 3000; i++) {
@@ -128,7 +128,8 @@ static struct measure measure(void)
     if (f)
         fclose(f);
     snprintf(path, sizeof path, "/proc/%d/fd", (int)daemon_pid);
-    for (int i = 0; i < 10; i++) { /* the connection that has just asked for metrics may still be there */
+    for (int i = 0; i < 10;
+         i++) { /* the connection that has just asked for metrics may still be there */
         double n = 0;
         DIR *d = opendir(path);
         for (const struct dirent *e; d && (e = readdir(d));)
@@ -153,10 +154,10 @@ static bool nothing_held(void)
     static const struct {
         const char *name;
         double value;
-    } wanted[] = {{"dedit_connections", 1},       {"dedit_num_requests_running", 0},
+    } wanted[] = {{"dedit_connections", 1},          {"dedit_num_requests_running", 0},
                   {"dedit_num_requests_waiting", 0}, {"dedit_num_requests_parked", 0},
-                  {"dedit_held_requests", 0},     {"dedit_held_prompt_bytes", 0},
-                  {"dedit_held_ring_bytes", 0},   {"dedit_held_kv_blocks", 0},
+                  {"dedit_held_requests", 0},        {"dedit_held_prompt_bytes", 0},
+                  {"dedit_held_ring_bytes", 0},      {"dedit_held_kv_blocks", 0},
                   {"dedit_kv_cache_usage_perc", 0}};
     double v = -1, until = now() + 30;
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted;) {
@@ -314,8 +315,9 @@ static void run_kills(uint64_t n)
     __atomic_store_n(&soak->stop, 1, __ATOMIC_RELAXED);
     for (unsigned i = 0; i < STREAMS; i++)
         waitpid(streams[i], NULL, 0);
-    printf("# %llu kills at %u steps in %.1f s, with %d streams: %llu answers\n", (unsigned long long)n,
-           soak_n_steps, now() - start, STREAMS, (unsigned long long)soak->whole);
+    printf("# %llu kills at %u steps in %.1f s, with %d streams: %llu answers\n",
+           (unsigned long long)n, soak_n_steps, now() - start, STREAMS,
+           (unsigned long long)soak->whole);
     result(good && soak->wrong == 0 && soak->whole > 0, "kills change nobody else's answers");
     result(nothing_held(), "nothing is held for clients that were killed");
     result(flat("kills", first, measure()), "memory, descriptors and maps stay flat after kills");
@@ -325,20 +327,21 @@ static void run_kills(uint64_t n)
 
 static void usage(FILE *to)
 {
-    fputs("usage: soak [--requests N] [--clients N] [--kills N] [--whole] --daemon FILE --model PATH\n"
-          "  --requests N   requests of all clients (300)\n"
-          "  --clients N    clients at once, at most 64 (16)\n"
-          "  --kills N      clients that are killed, each at one of its steps (100)\n"
-          "  --whole        20,000 requests and 10,000 kills\n",
-          to);
+    fputs(
+        "usage: soak [--requests N] [--clients N] [--kills N] [--whole] --daemon FILE --model PATH\n"
+        "  --requests N   requests of all clients (300)\n"
+        "  --clients N    clients at once, at most 64 (16)\n"
+        "  --kills N      clients that are killed, each at one of its steps (100)\n"
+        "  --whole        20,000 requests and 10,000 kills\n",
+        to);
 }
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"requests", 1, NULL, 'r'}, {"clients", 1, NULL, 'c'}, {"kills", 1, NULL, 'k'},
-        {"whole", 0, NULL, 'w'},    {"daemon", 1, NULL, 'd'},  {"model", 1, NULL, 'm'},
-        {"help", 0, NULL, 'h'},     {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"requests", 1, NULL, 'r'}, {"clients", 1, NULL, 'c'},
+                                            {"kills", 1, NULL, 'k'},    {"whole", 0, NULL, 'w'},
+                                            {"daemon", 1, NULL, 'd'},   {"model", 1, NULL, 'm'},
+                                            {"help", 0, NULL, 'h'},     {NULL, 0, NULL, 0}};
     uint64_t requests = 300, kills = 100;
     unsigned clients = 16;
     const char *program = NULL, *model = NULL;

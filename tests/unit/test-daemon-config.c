@@ -11,7 +11,11 @@
 #include "daemon/config.h"
 #include "tests/unit/util.h"
 
-#define ARGS(...) (const char *[]){"dedit-d", __VA_ARGS__, NULL}
+#define ARGS(...)                                                                                  \
+    (const char *[])                                                                               \
+    {                                                                                              \
+        "dedit-d", __VA_ARGS__, NULL                                                               \
+    }
 
 static char file[512];
 
@@ -136,7 +140,8 @@ START_TEST(mistakes_are_named_with_file_and_line)
     wrong("[daemon]\ndrain_timeout = 99999d\n", 2, "drain_timeout");
     wrong("[limits]\nmax_prompt_bytes = 1X\n", 2, "max_prompt_bytes");
     wrong("[limits]\nring_bytes = 5G\n", 2, "ring_bytes");
-    wrong("[limits]\nring_bytes = 8M\n", 0, "ring_bytes: 8388608, must be 131072 to max_ring_bytes");
+    wrong("[limits]\nring_bytes = 8M\n", 0,
+          "ring_bytes: 8388608, must be 131072 to max_ring_bytes");
     wrong("[limits]\nmax_ring_bytes = 1G\n", 0, "max_ring_bytes");
     wrong("[limits]\nmax_requests = 0\n", 0, "max_requests: 0, must be 1");
     wrong("[limits]\nmax_connections = 0\n", 0, "max_connections: 0, must be 1");
@@ -162,7 +167,8 @@ START_TEST(a_file_may_have_many_keys)
     char text[8000] = "";
     size_t n = 0;
     for (int i = 0; i < 100; i++)
-        n += (size_t)snprintf(text + n, sizeof text - n, "[model m%d]\npath = /x\npreload = no\n", i);
+        n += (size_t)snprintf(text + n, sizeof text - n, "[model m%d]\npath = /x\npreload = no\n",
+                              i);
     conf(text);
     struct config *c = load_ok(ARGS("--config", file));
     ck_assert_uint_eq(c->n_models, 100);
@@ -236,14 +242,16 @@ static char *print(const struct config *c)
 
 START_TEST(the_printed_configuration_reads_the_same)
 {
-    conf("[daemon]\nsocket = /run/x y\nmetrics_interval = 1500us\n[limits]\nmax_queue_time = 90s\n"
-         "[policy]\nprivileged_uids = 3 4\nmin_priority = -7\n[model a]\npath = /m\ndtype = bf16\n");
+    conf(
+        "[daemon]\nsocket = /run/x y\nmetrics_interval = 1500us\n[limits]\nmax_queue_time = 90s\n"
+        "[policy]\nprivileged_uids = 3 4\nmin_priority = -7\n[model a]\npath = /m\ndtype = bf16\n");
     struct config *c = load_ok(ARGS("--config", file, "--drain-timeout", "7ns"));
     char *one = print(c);
-    static const char *const lines[] = {"\nsocket = /run/x y\n",    "\nmetrics_interval = 1500us\n",
-                                        "\nmax_queue_time = 90s\n", "\nprivileged_uids = 3 4\n",
-                                        "\nmin_priority = -7\n",    "\ndtype = bf16\n",
-                                        "\n; flag\ndrain_timeout = 7ns\n"};
+    static const char *const lines[] = {
+        "\nsocket = /run/x y\n",          "\nmetrics_interval = 1500us\n",
+        "\nmax_queue_time = 90s\n",       "\nprivileged_uids = 3 4\n",
+        "\nmin_priority = -7\n",          "\ndtype = bf16\n",
+        "\n; flag\ndrain_timeout = 7ns\n"};
     for (size_t i = 0; i < ARRAY_LEN(lines); i++)
         ck_assert_msg(strstr(one, lines[i]) != NULL, "%s has no %s", one, lines[i]);
     conf(one);

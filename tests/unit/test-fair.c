@@ -6,7 +6,8 @@
 #include "daemon/fair.h"
 #include "tests/unit/util.h"
 
-static struct job *new_job(struct account *a, uint32_t prompt, uint32_t max_tokens, int32_t priority)
+static struct job *new_job(struct account *a, uint32_t prompt, uint32_t max_tokens,
+                           int32_t priority)
 {
     struct job *j = job_new();
     j->account = a;

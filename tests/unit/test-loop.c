@@ -273,7 +273,7 @@ END_TEST
 
 struct alarm_seen {
     struct loop_timer *t;
-    uint64_t due;  /* 0: not armed */
+    uint64_t due;   /* 0: not armed */
     uint64_t *last; /* deadline of the one that ran before */
     unsigned *ran;
 };
@@ -303,7 +303,8 @@ START_TEST(timers_run_in_order_and_never_early)
         ck_ok(loop_timer_new(l, on_alarm, &a[i], &a[i].t, &err), &err);
     }
     uint64_t start = clock_now_ns() + 5 * MS;
-    for (int k = 0; k < 5 * N; k++) { /* set, moved and disarmed at random before the first is due */
+    for (int k = 0; k < 5 * N;
+         k++) { /* set, moved and disarmed at random before the first is due */
         struct alarm_seen *x = &a[(seed = seed * 1103515245u + 12345u) >> 8 & 255];
         x->due = k % 7 == 0 ? 0 : start + (seed >> 4) % (30 * MS);
         loop_timer_set(x->t, x->due);
@@ -455,9 +456,9 @@ static const struct {
     int error;
     bool pauses;
 } accept_faults[] = {
-    {EINTR, false},  {EAGAIN, false},    {ECONNABORTED, false}, {EPROTO, false}, {EMFILE, true},
-    {ENFILE, true},  {ENOBUFS, true},    {ENOMEM, true},        {EINVAL, true},  {EBADF, true},
-    {EPIPE, true},   {ECONNRESET, true},
+    {EINTR, false}, {EAGAIN, false}, {ECONNABORTED, false}, {EPROTO, false},
+    {EMFILE, true}, {ENFILE, true},  {ENOBUFS, true},       {ENOMEM, true},
+    {EINVAL, true}, {EBADF, true},   {EPIPE, true},         {ECONNRESET, true},
 };
 
 START_TEST(accept_completions_with_errors)
@@ -496,7 +497,8 @@ START_TEST(a_multishot_that_ends_silently)
     struct gate g;
     int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     open_gate(l, &g);
-    loop_uring_complete(g.source, fd, 0); /* a connection, and no more: the callback has closed it */
+    loop_uring_complete(g.source, fd,
+                        0); /* a connection, and no more: the callback has closed it */
     ck_assert_uint_eq(g.accepted, 1);
     ck_assert(g.source->armed);
     knock(&g, 2);

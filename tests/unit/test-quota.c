@@ -2,8 +2,8 @@
 /* What users hold: limits by name and value, charges that are released exactly. */
 #include <string.h>
 
-#include "daemon/config.h"
 #include "daemon/config-values.h"
+#include "daemon/config.h"
 #include "daemon/quota.h"
 #include "tests/unit/util.h"
 
@@ -103,7 +103,8 @@ START_TEST(random_charges_and_releases_are_exact)
             bool fits = !q.limit[k] || sum[u][k] + want <= q.limit[k];
             int r = quota_charge(&q, a[u], (enum quota_kind)k, want, &err);
             if (r != (fits ? 0 : DEDIT_E_LIMIT))
-                ck_abort_msg("step %d: %s, wanted %s", step, err.msg, fits ? "a grant" : "a refusal");
+                ck_abort_msg("step %d: %s, wanted %s", step, err.msg,
+                             fits ? "a grant" : "a refusal");
             refused += !fits;
             if (fits) {
                 held[n++] = (struct held){u, k, want};
