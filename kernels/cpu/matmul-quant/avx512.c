@@ -12,6 +12,7 @@
 #include "kernels/cpu/quant/avx512.h"
 
 #define TILE_ROWS    8u
+#define ROWS_ABREAST 2u /* rows of a tile that are multiplied side by side */
 #define CHUNK_BLOCKS 16u
 #define CHUNK_ROWS   64u
 
@@ -38,35 +39,57 @@ struct job {
     unsigned zero_shift;
 };
 
-/* Groups [g0, g1) of a block into isum, starting at low. */
-DK_INLINE __m512i dot(const struct dk_q512 *w, const struct dk_qact *x, unsigned g0, unsigned g1,
-                      __m512i low)
+/* Groups [g0, g1) of a block into isum of n rows; isum holds what they start with.  Rows side by side:
+ * the sums of one row alone would wait for each other. */
+DK_INLINE void dot(const struct dk_q512 *w, unsigned n, const struct dk_qact *x, unsigned g0,
+                   unsigned g1, __m512i isum[ROWS_ABREAST])
 {
-    __m512i mid = _mm512_setzero_si512(), hi = mid;
+    __m512i mid[ROWS_ABREAST], hi[ROWS_ABREAST];
+#pragma GCC unroll 2
+    for (unsigned r = 0; r < n; r++)
+        mid[r] = hi[r] = _mm512_setzero_si512();
 #pragma GCC unroll 8
     for (unsigned g = g0; g < g1; g++) {
-        mid = _mm512_dpbusd_epi32(mid, w->q[g], _mm512_set1_epi32(x->dw[g]));
-        low = _mm512_dpbusd_epi32(low, w->q[g], _mm512_set1_epi32(x->dw[8 + g]));
-        hi = _mm512_dpbusd_epi32(hi, w->q[g], _mm512_set1_epi32(x->dw[16 + g]));
+#pragma GCC unroll 2
+        for (unsigned r = 0; r < n; r++) {
+            mid[r] = _mm512_dpbusd_epi32(mid[r], w->q[g], _mm512_set1_epi32(x[r].dw[g]));
+            isum[r] = _mm512_dpbusd_epi32(isum[r], w->q[g], _mm512_set1_epi32(x[r].dw[8 + g]));
+            hi[r] = _mm512_dpbusd_epi32(hi[r], w->q[g], _mm512_set1_epi32(x[r].dw[16 + g]));
+        }
     }
-    mid = _mm512_add_epi32(_mm512_slli_epi32(hi, 8), mid);
-    return _mm512_add_epi32(_mm512_slli_epi32(mid, 4), low);
+#pragma GCC unroll 2
+    for (unsigned r = 0; r < n; r++) {
+        mid[r] = _mm512_add_epi32(_mm512_slli_epi32(hi[r], 8), mid[r]);
+        isum[r] = _mm512_add_epi32(_mm512_slli_epi32(mid[r], 4), isum[r]);
+    }
 }
 
-/* One block of one row. */
-DK_INLINE __m512 step(enum dk_qkind kind, unsigned zero_shift, const struct dk_q512 *w,
-                      const struct dk_qact *x, __m512 acc)
+/* One block of n rows. */
+DK_INLINE void step(enum dk_qkind kind, unsigned zero_shift, const struct dk_q512 *w, unsigned n,
+                    const struct dk_qact *x, __m512 *acc)
 {
-    const __m512i zero = _mm512_setzero_si512();
-    if (kind == DK_QK_SUB) {
-        __m512i z0 = _mm512_slli_epi32(_mm512_set1_epi32(x->nsum_sub[0]), 5);
-        __m512i z1 = _mm512_slli_epi32(_mm512_set1_epi32(x->nsum_sub[1]), 5);
-        return dk_q512_float(kind, w, x, dot(w, x, 0, 4, z0), dot(w, x, 4, 8, z1), acc);
+    __m512i s0[ROWS_ABREAST], s1[ROWS_ABREAST];
+#pragma GCC unroll 2
+    for (unsigned r = 0; r < n; r++) {
+        int32_t z = kind == DK_QK_SUB ? x[r].nsum_sub[0] : kind == DK_QK_ZERO ? x[r].nsum : 0;
+        s0[r] = _mm512_slli_epi32(_mm512_set1_epi32(z), zero_shift);
+        s1[r] = _mm512_slli_epi32(_mm512_set1_epi32(x[r].nsum_sub[1]), zero_shift);
     }
-    __m512i z = zero;
-    if (kind == DK_QK_ZERO)
-        z = _mm512_slli_epi32(_mm512_set1_epi32(x->nsum), zero_shift);
-    return dk_q512_float(kind, w, x, dot(w, x, 0, 8, z), zero, acc);
+    dot(w, n, x, 0, kind == DK_QK_SUB ? 4 : 8, s0);
+    if (kind == DK_QK_SUB)
+        dot(w, n, x, 4, 8, s1);
+#pragma GCC unroll 2
+    for (unsigned r = 0; r < n; r++)
+        acc[r] = dk_q512_float(kind, w, x + r, s0[r], s1[r], acc[r]);
+}
+
+DK_INLINE void steps(enum dk_qkind kind, unsigned zero_shift, const struct dk_q512 *w,
+                     unsigned rows, const struct dk_qact *x, __m512 acc[TILE_ROWS])
+{
+#pragma GCC unroll 8
+    for (unsigned r = 0; r < rows; r += ROWS_ABREAST)
+        step(kind, zero_shift, w, rows - r < ROWS_ABREAST ? rows - r : ROWS_ABREAST, x + r,
+             acc + r);
 }
 
 DK_INLINE void begin(unsigned rows, const struct job *j, __m512 acc[TILE_ROWS])
@@ -114,9 +137,7 @@ DK_KERNEL void packed(enum dk_type t, unsigned rows, const struct job *j, uint32
                     rec->s[1] = g.kind == DK_QK_MIN ? w.mw : w.dw[1];
                 rec++;
             }
-#pragma GCC unroll 8
-            for (unsigned r = 0; r < rows; r++)
-                acc[r] = step(g.kind, g.zero_shift, &w, x + r, acc[r]);
+            steps(g.kind, g.zero_shift, &w, rows, x, acc);
         }
         end(rows, j, p, acc);
     }
@@ -168,9 +189,7 @@ DK_KERNEL void unpacked(enum dk_qkind kind, unsigned rows, const struct job *j, 
             w.q[i] = rec->q[i];
         w.dw[0] = rec->s[0];
         w.dw[1] = w.mw = kind == DK_QK_ZERO ? _mm512_setzero_ps() : rec->s[1];
-#pragma GCC unroll 8
-        for (unsigned r = 0; r < rows; r++)
-            acc[r] = step(kind, j->zero_shift, &w, x + r, acc[r]);
+        steps(kind, j->zero_shift, &w, rows, x, acc);
     }
     end(rows, j, panel, acc);
 }
