@@ -542,10 +542,68 @@ START_TEST(matrix)
 }
 END_TEST
 
+/* The default model: text that people would read. */
+START_TEST(default_model)
+{
+    enum { TEXTS = 3 };
+    static const char *const texts[TEXTS] = {
+        "<|im_start|>user\nWrite the numbers from one to five, twice.<|im_end|>\n<|im_start|>assistant\n",
+        "<|im_start|>user\nWhat is a rainbow?<|im_end|>\n<|im_start|>assistant\n",
+        "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n"};
+    static const enum way ways[] = {NGRAM, TREE, AUTO, CHAIN};
+    static char path[4200];
+    struct engine_config c = test_engine_config();
+    struct error err = {0};
+    uint64_t accepted = 0, rejected = 0, branches = 0;
+    (void)snprintf(path, sizeof(path), "%s", test_default_model());
+    c.n_threads = 2;
+    x.state = 5;
+    struct engine *e = test_engine(path, &c);
+    x.vocab = e->model->vocab_size;
+    for (uint32_t p = 0; p < TEXTS; p++) {
+        _cleanup_token_list_ struct token_list ids = {0};
+        ck_ok(tokenizer_encode(engine_tokenizer(e), texts[p], strlen(texts[p]), TOKENIZE_SPECIAL,
+                               &ids, NULL, &err),
+              &err);
+        x.n_prompt[p] = (uint32_t)ids.len;
+        ck_assert_uint_le(ids.len, MAX_PROMPT);
+        memcpy(x.prompt[p], ids.ids, ids.len * sizeof(*ids.ids));
+        for (uint32_t t = 0; t < 2; t++) {
+            struct engine_request q = request_of(p, 0, t, &x.want[p][0][t]);
+            run_alone(e, &q, &x.want[p][0][t]);
+        }
+    }
+    /* All at once. */
+    uint32_t n = 0;
+    for (uint32_t p = 0; p < TEXTS; p++)
+        for (uint32_t w = 0; w < 4; w++) {
+            struct slot *s = &slots[n++];
+            *s = (struct slot){.p = p, .t = w % 2 ^ p % 2, .way = ways[w]};
+            struct engine_request q = request_of(p, 0, s->t, &s->out);
+            draft(s, &q.drafting);
+            ck_ok(engine_submit(e, &q, &s->r, &err), &err);
+        }
+    while (engine_step(e, &err) > 0)
+        ;
+    for (uint32_t i = 0; i < n; i++) {
+        struct slot *s = &slots[i];
+        compare(&s->out, &x.want[s->p][0][s->t], way_names[s->way]);
+        accepted += s->out.usage.drafting.accepted;
+        rejected += s->out.usage.drafting.drafted - s->out.usage.drafting.accepted;
+        branches += s->out.branches;
+        request_free(s->r);
+    }
+    ck_assert(accepted && rejected && branches);
+    test_engine_idle(e);
+    engine_free(e);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("drafted-bytes");
     TCase *t = test_case(s, "matrix");
     tcase_add_loop_test(t, matrix, 0, MODELS);
+    tcase_add_test(t, default_model);
     return test_main(s);
 }
