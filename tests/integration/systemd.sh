@@ -343,6 +343,25 @@ while True:
 assert b"dedit_generation_tokens_total" in d, d
 '; }
 ok 'metrics' metrics
+# The examples of the documentation, on a port that is likely free: the network is that of this machine.
+port=$((20000 + $$ % 20000))
+proxied() {
+    examples=$(dirname "$(find "$root/usr" -name dedit-metrics-proxy.socket | head -n 1)")
+    cp "$examples"/dedit-metrics-proxy.* "$root/etc/systemd/system/" && in_it systemctl cat dedit-metrics-proxy.socket | grep -q 127.0.0.1:9464 || return 1
+    sed -i "s/127.0.0.1:9464/127.0.0.1:$port/" "$root/etc/systemd/system/dedit-metrics-proxy.socket"
+    in_it systemctl daemon-reload && in_it systemctl start dedit-metrics-proxy.socket &&
+        in_it python3 -c 'import sys, urllib.request
+text = urllib.request.urlopen("http://127.0.0.1:%s/metrics" % sys.argv[1], timeout=20).read()
+assert b"\ndedit_generation_tokens_total" in text, text' "$port" && in_it systemctl stop dedit-metrics-proxy.socket dedit-metrics-proxy.service
+}
+ok 'metrics on a loopback port by the example units' proxied
+gpu() {
+    in_it mkdir -p /etc/systemd/system/dedit-d.service.d && cp "$(find "$root/usr" -name gpu.conf | head -n 1)" "$root/etc/systemd/system/dedit-d.service.d/" &&
+        in_it systemctl daemon-reload && verify && in_it systemctl restart dedit-d.service && ask > "$scratch/got" && cmp "$scratch/first" "$scratch/got" || return 1
+    [ "$(in_it systemctl show -p PrivateDevices --value dedit-d.service)" = no ] && in_it rm /etc/systemd/system/dedit-d.service.d/gpu.conf &&
+        in_it systemctl daemon-reload && in_it systemctl restart dedit-d.service
+}
+ok 'the drop-in for graphics processors' gpu
 stop_running() {
     in_it sh -c 'dedit-client generate --raw --ignore-eos -n 400 --quiet x > /tmp/out 2> /tmp/err; echo $? > /tmp/rc' &
     sleep 0.5
