@@ -474,6 +474,45 @@ START_TEST(failures)
 }
 END_TEST
 
+/* Every allocation fails once: the request ends with that, or as it should. */
+START_TEST(without_memory)
+{
+    static const enum draft_method methods[] = {DRAFT_DEDIT, DRAFT_AUTO, DRAFT_DDTREE};
+    make_world(1, (const uint32_t[]){40});
+    struct engine_config c = test_engine_config();
+    for (size_t m = 0; m < 3; m++) {
+        struct fake_drafter f;
+        struct engine *e = drafted_engine(&c, &f);
+        struct test_oom o = {0};
+        uint32_t n = 0, failed = 0;
+        while (test_oom_next(&o)) {
+            struct error err = {0};
+            w.q[0].drafting = (struct drafting_params){.method = methods[m]};
+            int r = test_submit(e, &w.q[0], &w.got[0], &err);
+            w.text[0].r = w.got[0].r;
+            while (r == 0 && engine_step(e, &err) > 0)
+                ;
+            if (r == 0 && w.got[0].reason != FINISH_ERROR) {
+                (void)check(0);
+            } else {
+                ck_assert(o.failed);
+                ck_assert_int_eq(r ? r : w.got[0].error, DEDIT_E_NOMEM);
+                test_request_done(&w.got[0]);
+                memset(&w.got[0], 0, sizeof(w.got[0]));
+                w.text[0].r = NULL;
+                failed++;
+            }
+            test_engine_idle(e);
+            n++;
+        }
+        ck_assert_uint_gt(failed, 3);
+        ck_assert_uint_lt(failed, n);
+        engine_free(e);
+        fake_drafter_done(&f);
+    }
+}
+END_TEST
+
 /* Sequences: which positions have context, across forks, copies on write and truncation. */
 START_TEST(context_marks)
 {
@@ -534,6 +573,7 @@ int main(void)
     tcase_add_test(t, one_after_another);
     tcase_add_test(t, fixed_point_ends_editing);
     tcase_add_test(t, failures);
+    tcase_add_test(t, without_memory);
     tcase_add_test(t, context_marks);
     return test_main(s);
 }
