@@ -7,7 +7,8 @@
  *   mmq [-t threads] [-m s|q|t] [-w type[,type]] [-n rows[,rows]] [-i tier[,tier]] [-r repetitions]
  *
  * The runs of all row counts and tiers are interleaved, each between two readings of the weights;
- * median and minimum of each are printed, and the median ratio to its own two readings.
+ * median and minimum of each are printed, and the median ratio to its own two readings.  One thread:
+ * also the cycles for a block of 16 outputs by 32 inputs and a row, the clock being measured, too.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,6 +85,22 @@ static void read_all(void *arg, const struct dk_par *par)
     }
     s[0] += s[1] + s[2] + s[3];
     r->read_sum[par->tid] = (double)(s[0][0] + s[0][1] + s[0][2] + s[0][3]);
+}
+
+/* Seconds of one addition that waits for the one before it. */
+static double cycle(void)
+{
+    double least = 1;
+    for (int r = 0; r < 20; r++) {
+        double t = now();
+        uint64_t a = 1;
+        for (int i = 0; i < 10000; i++)
+            __asm__ volatile("add $1, %0\n\tadd $1, %0\n\tadd $1, %0\n\tadd $1, %0\n\tadd $1, %0"
+                             : "+r"(a));
+        t = (now() - t) / 50000;
+        least = t < least ? t : least;
+    }
+    return least;
 }
 
 static double timed(struct dk_pool *pool, void (*fn)(void *, const struct dk_par *), struct run *r)
@@ -266,9 +283,13 @@ int main(int argc, char **argv)
                 double least = times[tier][c][0] * 1e3; /* sorted by median() */
                 one = c ? one : least;
                 printf("  %-7s %4u rows %8.2f ms, least %8.2f  x%5.2f of first  %5.2f of read, "
-                       "median %5.2f  %6.1f GMAC/s\n",
+                       "median %5.2f  %6.1f GMAC/s",
                        dk_tier_name((enum dk_tier)tier), rows[c], ms, least, least / one,
                        least / (read[0] * 1e3), share, (double)r.weights * rows[c] / least * 1e-6);
+                if (one_thread)
+                    printf("  %5.1f cycles",
+                           least * 1e-3 / cycle() / ((double)r.weights / 512 * rows[c]));
+                putchar('\n');
             }
         }
         fflush(stdout);
