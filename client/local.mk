@@ -50,7 +50,7 @@ nodist_static_DATA = %D%/libdedit.a
 CLEANFILES += %D%/libdedit.a
 %D%/libdedit.a: %D%/libdedit-core.la %D%/libdedit.sym
 	$(AM_V_GEN)rm -f $@ $@.o && \
-	$(CC) $(DEDIT_CFLAGS) -nostdlib -r -o $@.o -Wl,--whole-archive %D%/.libs/libdedit-core.a && \
+	$(CC) $(CFLAGS) -nostdlib -r -o $@.o -Wl,--whole-archive %D%/.libs/libdedit-core.a && \
 	$(OBJCOPY) -w `$(SED) -n '/^global:/,/^local:/s/^[ 	]*\([a-z_*]*\);$$/--keep-global-symbol=\1/p' \
 	  $(srcdir)/%D%/libdedit.sym` $@.o && \
 	$(AR) $(ARFLAGS) $@ $@.o && rm -f $@.o
