@@ -10,7 +10,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from harness import (BUILD, DAEMON, MODELS, TOP, Daemon, cases, endless, greedy, http, main,  # noqa: E402
+from harness import (DAEMON, MODELS, TOP, Daemon, cases, endless, greedy, http, main,  # noqa: E402
                      oracle, pb, refused, sampled, test)
 from dedit_py import Closed, DaemonError, FAILED, FINISHED, ROUND, TOKENS  # noqa: E402
 

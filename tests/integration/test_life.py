@@ -3,7 +3,6 @@
 
 Speaks TAP.
 """
-import ctypes
 import os
 import shutil
 import signal
@@ -18,7 +17,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from harness import (BUILD, DAEMON, MODELS, SLOW, TOP, Daemon, cases, endless, greedy, main,  # noqa: E402
                      pb, refused, rss, sampled, test)
-from dedit_py import Client, Closed, DaemonError, FAILED, FINISHED  # noqa: E402
+from dedit_py import Client, Closed, DaemonError, FINISHED  # noqa: E402
 
 CLIENT = os.path.join(BUILD, "client", "dedit-client")
 _preload = None
