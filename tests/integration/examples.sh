@@ -52,9 +52,14 @@ ok 'one.cpp: the same' cplusplus
 # The interpreter is not sanitized: the library's run-time comes first.
 preload=
 case $SANITIZE in
-    *address*) preload=$(${CC:-cc} -print-file-name=libasan.so) ;;
-    *thread*) preload=$(${CC:-cc} -print-file-name=libtsan.so) ;;
+    *address*) names='libasan.so libclang_rt.asan-x86_64.so libclang_rt.asan-aarch64.so' ;;
+    *thread*) names='libtsan.so libclang_rt.tsan-x86_64.so libclang_rt.tsan-aarch64.so' ;;
+    *) names= ;;
 esac
+for name in $names; do
+    found=$(${CC:-cc} -print-file-name="$name")
+    [ ! -f "$found" ] || preload=$found
+done
 with_ctypes() {
     ASAN_OPTIONS=detect_leaks=0:$ASAN_OPTIONS LD_PRELOAD=$preload python3 "$top/docs/examples/one.py" 'Hello there' \
         > "$scratch/got" && cmp "$scratch/want" "$scratch/got"
