@@ -28,6 +28,7 @@ enum {
     OPT_QUIET,
     OPT_RANDOM,
     OPT_WEIGHTS,
+    OPT_LAYERS,
     OPT_DRAFTER_LAYERS,
     OPT_DRAFT_VOCAB,
     OPT_PROMPT_TOKENS,
@@ -52,6 +53,7 @@ static const struct bench_opt eval_opts[] = {
      "costs only: smollm2-135m or qwen3-0.6b with random\nweights and drafter; settings take tau=X\n"
      "(default: the model's own weights)"},
     {OPT_WEIGHTS, "weights", "TYPE", "with --random: type of all weights (default: BF16)"},
+    {OPT_LAYERS, "layers", "N", "with --random (default: those of the shape)"},
     {OPT_DRAFTER_LAYERS, "drafter-layers", "N", "with --random (default: 5)"},
     {OPT_DRAFT_VOCAB, "draft-vocab", "N",
      "with --random: tokens that are drafted from; 0: all\n(default: 32768)"},
@@ -116,6 +118,8 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
                 return 0;
             }
         return ERR(err, INVALID, "\"%s\" is no type of weights (F32, BF16, Q8_0, ...)", arg);
+    case OPT_LAYERS:
+        return bench_u32(arg, 1, 1000, &e->layers, err);
     case OPT_DRAFTER_LAYERS:
         return bench_u32(arg, 1, 64, &e->drafter_layers, err);
     case OPT_DRAFT_VOCAB:
@@ -218,7 +222,7 @@ static int run_suite(struct eval *e, struct engine *en, struct eval_suite *s,
 static int open_random(struct eval *e, struct engine **ret, struct error *err)
 {
     struct model_file *target = NULL, *drafter = NULL;
-    int r = random_model_new(e->random, e->type, 0, &target, err);
+    int r = random_model_new(e->random, e->type, e->layers, &target, err);
     if (r == 0)
         r = random_drafter_new(model_file_config(target), e->type, e->drafter_layers,
                                e->draft_vocab, &drafter, err);

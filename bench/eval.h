@@ -62,7 +62,7 @@ struct eval {
     const char *csv, *svg;
     const char *random; /* shape with random weights, or NULL */
     enum dk_type type;
-    uint32_t drafter_layers, draft_vocab, prompt_tokens;
+    uint32_t layers, drafter_layers, draft_vocab, prompt_tokens;
     bool quiet;
     int thinking;
     unsigned differ; /* responses that are not ar's */

@@ -267,6 +267,7 @@ script_tests = \
 	%D%/integration/daemon.sh \
 	%D%/integration/daemon-faults.sh \
 	%D%/integration/daemon-life.sh \
+	%D%/integration/eval.sh \
 	%D%/integration/examples.sh \
 	%D%/integration/fetch.sh \
 	%D%/integration/generate.sh \

@@ -1,0 +1,62 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# dedit-bench eval: settings, suites, tables and files; no figure is judged here.
+# shellcheck source=tests/integration/lib.sh
+. "${top_srcdir:-.}/tests/integration/lib.sh"
+small='--random smollm2-135m --layers 4 --drafter-layers 1 --draft-vocab 512 --prompt-tokens 20 --quiet'
+
+random() {
+    # shellcheck disable=SC2086 # options are words
+    status 0 "$bench" eval $small --samples 3 --max-tokens 24 --csv "$scratch/csv" --svg "$scratch/svg" \
+        --setting dflash,w=8,tau=3 --setting dedit,w=8,k=2,t=0.7 --setting ddtree,w=6,n=20 \
+        --setting ngram,t=0.7 --setting dedit,k=3,causal,rejection,t=1 || return 1
+    for word in ar ar,t=0.7 ar,t=1 dflash,w=8,tau=3 ddtree,w=6,n=20; do
+        grep -q "^$word " "$scratch/out" || { cat "$scratch/out"; return 1; }
+    done
+    python3 - "$scratch/csv" "$scratch/svg" << 'X'
+import csv, sys, xml.dom.minidom
+rows = {r["setting"]: r for r in csv.DictReader(open(sys.argv[1]))}
+assert len(rows) == 8, list(rows)
+for r in rows.values():
+    assert r["suite"] == "random" and r["responses"] == "3" and r["tokens"] == "72", r
+    assert 1 <= float(r["tau"]) <= 8 and float(r["ms_per_token"]) > 0 and float(r["speedup"]) > 0, r
+    assert int(r["accepted"]) <= int(r["drafted"]), r
+assert float(rows["ar"]["tau"]) == 1 and float(rows["ar"]["speedup"]) == 1
+assert float(rows["dflash,w=8,tau=3"]["tau"]) > 1.5  # made up: about 3
+assert int(rows["dedit,w=8,k=2,t=0.7"]["drafter_passes"]) > int(rows["dedit,w=8,k=2,t=0.7"]["rounds"])
+xml.dom.minidom.parse(sys.argv[2])
+X
+}
+ok 'random weights: every setting, CSV and SVG' random
+
+ok 'no suite' error 2 'eval --setting ngram' 'no suite is named'
+ok 'a setting that is none' error 2 'eval --setting magic x.jsonl' '"magic"'
+ok 'a word that is none' error 2 'eval --setting dedit,q=4 x.jsonl' '"q=4"'
+ok 'tau without a window' error 2 'eval --setting dflash,tau=4 x.jsonl' 'w=ROWS'
+ok 'a suite that is not there' error 1 'eval --setting ngram /nowhere.jsonl' '/nowhere.jsonl'
+echo '{"turns": 3}' > "$scratch/bad.jsonl"
+ok 'a line without turns' error 1 "eval --setting ngram $scratch/bad.jsonl" 'bad.jsonl:1: "turns"'
+ok 'random weights have no suites' error 2 "eval --random smollm2-135m $scratch/bad.jsonl" 'no suites'
+ok 'standard settings need a drafter' error 2 "eval $scratch/bad.jsonl" '--drafter'
+# A file that cannot be written is told, whatever was measured.
+unwritable() {
+    # shellcheck disable=SC2086
+    status 1 "$bench" eval $small --samples 1 --warm-up 0 --max-tokens 4 --setting ngram --csv /nowhere/x &&
+        grep -q '/nowhere/x' "$scratch/err"
+}
+ok 'a CSV file that cannot be written' unwritable
+
+if "$bench" tokenize x > /dev/null 2>&1; then
+    printf '%s\n' '{"turns": ["Count to ten.", "And backwards?"]}' '{"turns": ["Say hello."]}' > "$scratch/few.jsonl"
+    suite() {
+        status 0 "$bench" eval --setting ngram --setting ngram,t=0.8 --turns 2 --samples 0 --max-tokens 16 --quiet \
+            --csv "$scratch/csv" "$scratch/few.jsonl" || return 1
+        # Two conversations, three answers, each with ar and ngram at two temperatures.
+        [ "$(grep -c '^few,' "$scratch/csv")" -eq 4 ] && grep -q '^few,"ngram,t=0.8",ngram,0.8,0,0,0,3,' "$scratch/csv"
+    }
+    ok 'a suite of conversations' suite
+else
+    tests_run=$((tests_run + 1))
+    echo "ok $tests_run - suites # SKIP the default model is not in the cache: models/fetch"
+fi
+finish
