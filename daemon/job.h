@@ -59,7 +59,7 @@ struct job {
     bool ordered;        /* a Cancel or Resume order was sent: one may still be under way */
     enum job_cancel asked; /* newest wish to end it that was passed on */
     bool accepted;       /* Accepted was sent: the end is an event, not an answer */
-    bool ending;         /* counted in account->ending; set by the engine thread */
+    bool ending;         /* atomic: its last record is about to be published; engine thread */
     uint64_t stalled_since_ns;          /* 0: its reader keeps up */
     struct loop_timer *timer;           /* the earliest of deadline, queue time and stall */
     struct server *server;

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
@@ -428,16 +427,35 @@ static int charge(struct peer *p, struct job *j, struct error *err)
 }
 
 /* A client may have read the end of a request that the engine thread has not reported yet: it was put
- * aside between the two.  Its share is about to be free, so a refusal would be wrong. */
-static bool await_endings(struct peer *p)
+ * aside between the two.  What such requests hold is about to be free, so a refusal for it would be
+ * wrong: they do not count. */
+static int charge_but_endings(struct peer *p, struct job *j, struct error *err)
 {
-    bool any = false;
-    for (int i = 0; i < 200 && __atomic_load_n(&p->account->ending, __ATOMIC_ACQUIRE); i++) {
-        any = true;
-        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
-        server_take_reports(p->server);
-    }
-    return any;
+    struct server *s = p->server;
+    struct account *a = p->account;
+    uint32_t all = 0, own = 0;
+    uint64_t requests = 0, bytes = 0;
+    for (struct peer *q = s->peers; q; q = q->next)
+        for (struct job *k = q->jobs; k; k = k->next) {
+            if (!__atomic_load_n(&k->ending, __ATOMIC_ACQUIRE))
+                continue;
+            all++;
+            own += q == p;
+            requests += q->account == a;
+            bytes += q->account == a ? k->prompt_bytes : 0;
+        }
+    if (!all)
+        return err->code;
+    s->n_jobs -= all;
+    p->n_jobs -= own;
+    quota_release(a, QUOTA_REQUESTS, requests);
+    quota_release(a, QUOTA_PROMPT_BYTES, bytes);
+    int r = charge(p, j, err);
+    a->used[QUOTA_REQUESTS] += requests; /* until they are reported */
+    a->used[QUOTA_PROMPT_BYTES] += bytes;
+    p->n_jobs += own;
+    s->n_jobs += all;
+    return r;
 }
 
 void peer_submit(struct peer *p, const Dedit__Wire__ClientMessage *m, struct packet_fds *fds)
@@ -462,8 +480,8 @@ void peer_submit(struct peer *p, const Dedit__Wire__ClientMessage *m, struct pac
     }
     if (r == 0) {
         r = charge(p, j, &err);
-        if ((r == DEDIT_E_LIMIT || r == DEDIT_E_BUSY) && await_endings(p))
-            r = charge(p, j, &err);
+        if (r == DEDIT_E_LIMIT || r == DEDIT_E_BUSY)
+            r = charge_but_endings(p, j, &err);
     }
     if (r < 0) {
         peer_send_error(p, tag, &err);

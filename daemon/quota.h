@@ -24,7 +24,6 @@ struct account {
     uid_t uid;
     uint64_t used[QUOTA_KIND_COUNT];
     uint64_t served;       /* fair queueing: virtual time, in tokens */
-    uint32_t ending;       /* atomic: requests whose last record is published and not yet reported */
     uint32_t refs;
     struct account *next;
 };

@@ -271,8 +271,6 @@ void server_end_job(struct server *s, struct job *j)
         if (!j->peer)
             slot_free(s, j->slot, j->account);
     }
-    if (j->ending)
-        __atomic_fetch_sub(&j->account->ending, 1, __ATOMIC_RELAXED);
     if (j->kv_charged)
         quota_release(j->account, QUOTA_KV_BLOCKS, j->kv_blocks);
     quota_release(j->account, QUOTA_REQUESTS, 1);

@@ -316,8 +316,8 @@ void sink_end(struct job *j)
 {
     if (!j->slot || j->slot->broken || j->cancel == JOB_CANCEL_GONE)
         return;
-    j->ending = true;
-    __atomic_fetch_add(&j->account->ending, 1, __ATOMIC_RELEASE);
+    /* Release: before the record by which a client learns of it. */
+    __atomic_store_n(&j->ending, true, __ATOMIC_RELEASE);
     if (j->error.code)
         end_failed(j);
     else
