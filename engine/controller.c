@@ -169,7 +169,7 @@ bool controller_wants_drafter(struct auto_state *a)
 static void learn_gain(struct controller *c, struct auto_state *a, double gain)
 {
     a->gain += 0.25 * (gain - a->gain);
-    c->gain += 0.05 * (gain - c->gain);
+    c->gain += 0.12 * (gain - c->gain);
     if (a->gain > WORTH) {
         a->next_pause = FIRST_PAUSE;
         return;
