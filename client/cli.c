@@ -19,6 +19,7 @@
 static const struct cli_option generate_options[] = {
     {"file", 'f', "PATH", NULL, "read the prompt from a file; - is standard input"},
     {"ids", 0, NULL, NULL, "the prompt is token ids, separated by spaces"},
+    {"trace", 0, NULL, NULL, "print the rounds: drafts, edits, what was verified"},
 };
 static const struct cli_option batch_options[] = {
     {"output", 'o', "PATH", "standard output", "where results go; finished lines are not done again"},

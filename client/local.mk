@@ -73,6 +73,8 @@ bin_PROGRAMS += %D%/dedit-client
 	%D%/cli-sha256.h \
 	%D%/cli-stats.c \
 	%D%/cli-store.c \
+	%D%/cli-trace.c \
+	%D%/cli-trace.h \
 	%D%/cli.c \
 	%D%/cli.h
 %C%_dedit_client_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEDIT_CFLAGS)
