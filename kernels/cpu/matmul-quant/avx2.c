@@ -22,6 +22,11 @@
 #define TILE_ROWS    6u
 #define CHUNK_BLOCKS 16u
 #define CHUNK_ROWS   64u
+#if DK_ONE_COPY
+#define UNROLL_GROUPS _Pragma("GCC unroll 1")
+#else
+#define UNROLL_GROUPS _Pragma("GCC unroll 4")
+#endif
 
 /* An unpacked block: bytes [8 groups][16 outputs][4 inputs]; dw, then mw or the second dw. */
 struct record {
@@ -98,7 +103,7 @@ DK_INLINE void high_bits(unsigned l, unsigned sub, unsigned rows, __m256i b0, __
 }
 
 /* The low sums in 32 bits, and the zero point. */
-DK_INLINE void settle(enum dk_qkind kind, unsigned zero_shift, unsigned sub, unsigned rows,
+DK_KERNEL void settle(enum dk_qkind kind, unsigned zero_shift, unsigned sub, unsigned rows,
                       const struct dk_qact_avx2 *x, struct sums *low)
 {
 #pragma GCC unroll 6
@@ -118,7 +123,7 @@ DK_INLINE void settle(enum dk_qkind kind, unsigned zero_shift, unsigned sub, uns
 }
 
 /* The float part; mw NULL: none. */
-DK_INLINE void finish(unsigned rows, int shift, const struct sums *s, const struct sums *low,
+DK_KERNEL void finish(unsigned rows, int shift, const struct sums *s, const struct sums *low,
                       const __m256 dw[2], const __m256 *mw, const struct dk_qact_avx2 *x,
                       float (*acc)[DK_PANEL])
 {
@@ -140,18 +145,18 @@ DK_INLINE void finish(unsigned rows, int shift, const struct sums *s, const stru
 /* ---- out of the packed panel ---------------------------------------------------------------------- */
 
 /* Both sums of a block at once, for one or two rows. */
-DK_INLINE void packed_once(unsigned bits, unsigned rows, const uint8_t *q, unsigned sub0,
+DK_KERNEL void packed_once(unsigned bits, unsigned rows, const uint8_t *q, unsigned sub0,
                            unsigned sub1, const struct dk_qact_avx2 *x, struct sums *s,
                            struct sums *low)
 {
     zeros(low);
     zeros(s);
-#pragma GCC unroll 4
+    UNROLL_GROUPS
     for (unsigned l = 0; l < 4; l++) {
 #pragma GCC unroll 2
         for (unsigned h = sub0; h < sub1; h++) {
-            __m256i b0 = dk_q256_bytes(bits, true, q, l, h, 0);
-            __m256i b1 = dk_q256_bytes(bits, true, q, l, h, 1);
+            __m256i b0 = dk_q256_bytes(bits, !DK_ONE_COPY, q, l, h, 0);
+            __m256i b1 = dk_q256_bytes(bits, !DK_ONE_COPY, q, l, h, 1);
             low_bits(4 * h + l, rows, b0, b1, x, low);
             high_bits(l, h, rows, b0, b1, x, s);
         }
@@ -159,7 +164,7 @@ DK_INLINE void packed_once(unsigned bits, unsigned rows, const uint8_t *q, unsig
 }
 
 /* 16 * mid + 4096 * hi in 32 bits, added to s. */
-DK_INLINE void settle_planes(unsigned rows, const struct sums *mid, const struct sums *hi,
+DK_KERNEL void settle_planes(unsigned rows, const struct sums *mid, const struct sums *hi,
                              struct sums *s)
 {
 #pragma GCC unroll 2
@@ -174,7 +179,7 @@ DK_INLINE void settle_planes(unsigned rows, const struct sums *mid, const struct
 }
 
 /* The same by planes, weights of four or five bits; s gets 16 times its sum. */
-DK_INLINE void packed_planes(unsigned bits, unsigned rows, const uint8_t *q,
+DK_KERNEL void packed_planes(unsigned bits, unsigned rows, const uint8_t *q,
                              const struct dk_qact_avx2 *x, struct sums *s, struct sums *low)
 {
     struct sums mid, hi;
@@ -182,13 +187,13 @@ DK_INLINE void packed_planes(unsigned bits, unsigned rows, const uint8_t *q,
     zeros(s);
     zeros(&mid);
     zeros(&hi);
-#pragma GCC unroll 2
+    UNROLL_GROUPS
     for (unsigned h = 0; h < 2; h++) {
-#pragma GCC unroll 4
+        UNROLL_GROUPS
         for (unsigned l = 0; l < 4; l++) {
             const unsigned g = 4 * h + l;
-            __m256i b0 = dk_q256_bytes(bits, true, q, l, h, 0);
-            __m256i b1 = dk_q256_bytes(bits, true, q, l, h, 1);
+            __m256i b0 = dk_q256_bytes(bits, !DK_ONE_COPY, q, l, h, 0);
+            __m256i b1 = dk_q256_bytes(bits, !DK_ONE_COPY, q, l, h, 1);
 #pragma GCC unroll 2
             for (unsigned r = 0; r < rows; r++) {
                 plane(x[r].low[g], b0, b1, low->i[r]);
@@ -205,7 +210,7 @@ DK_INLINE void packed_planes(unsigned bits, unsigned rows, const uint8_t *q,
 }
 
 /* The lower bits; rec gets the bytes for the upper ones. */
-DK_INLINE void packed_low(unsigned bits, unsigned rows, const uint8_t *q, unsigned sub0,
+DK_KERNEL void packed_low(unsigned bits, unsigned rows, const uint8_t *q, unsigned sub0,
                           unsigned sub1, const struct dk_qact_avx2 *x, struct record *rec,
                           struct sums *low)
 {
@@ -222,7 +227,7 @@ DK_INLINE void packed_low(unsigned bits, unsigned rows, const uint8_t *q, unsign
         }
     }
 }
-DK_INLINE void packed_high(unsigned rows, unsigned sub0, unsigned sub1,
+DK_KERNEL void packed_high(unsigned rows, unsigned sub0, unsigned sub1,
                            const struct dk_qact_avx2 *x, const struct record *rec, struct sums *s)
 {
     zeros(s);
@@ -241,7 +246,7 @@ struct block {
 };
 
 /* All inputs of the block, or of Q6_K the 16 of `sub`.  rec gets the block. */
-DK_INLINE void packed_part(enum dk_type t, unsigned rows, const struct block *b, unsigned sub,
+DK_KERNEL void packed_part(enum dk_type t, unsigned rows, const struct block *b, unsigned sub,
                            const struct dk_qact_avx2 *x, struct record *rec, float (*acc)[DK_PANEL])
 {
     const struct dk_qgeom g = dk_qgeom(t);
@@ -347,7 +352,7 @@ static const packed_fn packed_table[DK_TYPE_COUNT][TILE_ROWS + 3] = {
 
 /* ---- out of scratch ------------------------------------------------------------------------------- */
 
-DK_INLINE void unpacked_part(enum dk_qkind kind, unsigned zero_shift, unsigned rows, unsigned sub,
+DK_KERNEL void unpacked_part(enum dk_qkind kind, unsigned zero_shift, unsigned rows, unsigned sub,
                              const struct record *rec, const struct dk_qact_avx2 *x,
                              float (*acc)[DK_PANEL])
 {

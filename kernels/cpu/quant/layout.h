@@ -44,9 +44,11 @@
 #if !defined(__OPTIMIZE__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) ||     \
     DK_HAS_FEATURE(address_sanitizer) || DK_HAS_FEATURE(thread_sanitizer) ||                       \
     DK_HAS_FEATURE(memory_sanitizer)
-#define DK_KERNEL static __attribute__((noinline))
+#define DK_KERNEL   static __attribute__((noinline))
+#define DK_ONE_COPY 1
 #else
-#define DK_KERNEL DK_INLINE
+#define DK_KERNEL   DK_INLINE
+#define DK_ONE_COPY 0
 #endif
 
 /* How the float part treats the type. */
