@@ -8,8 +8,8 @@
 #include "base/alloc.h"
 #include "base/parse.h"
 #include "base/strbuf.h"
-#include "client/cli-trace.h"
 #include "client/cli.h"
+#include "client/cli-trace.h"
 
 /* The prompt: arguments joined by spaces, or a file, or standard input.  NULL: *ret_status says why. */
 static char *prompt_text(struct cli *c, size_t *ret_len, int *ret_status)
@@ -46,8 +46,7 @@ static int parse_ids(struct cli *c, char *text, uint32_t **ret)
     size_t n = 0, cap = 0;
     uint32_t *ids = NULL;
     char *save = NULL;
-    for (char *w = strtok_r(text, " \t\r\n,[]", &save); w;
-         w = strtok_r(NULL, " \t\r\n,[]", &save)) {
+    for (char *w = strtok_r(text, " \t\r\n,[]", &save); w; w = strtok_r(NULL, " \t\r\n,[]", &save)) {
         if (n == cap) {
             cap = cap ? 2 * cap : 256;
             uint32_t *grown = mem_realloc_array(ids, cap, sizeof *ids);
@@ -89,9 +88,9 @@ static json_t *token_json(const struct dedit_token *t)
         json_t *alt = json_array();
         json_object_set_new(j, "logprob", json_real((double)t->logprob));
         for (uint32_t i = 1; i < t->n_alternatives; i++)
-            json_array_append_new(alt,
-                                  json_pack("{s:I, s:f}", "id", (json_int_t)t->alternatives[i].id,
-                                            "logprob", (double)t->alternatives[i].logprob));
+            json_array_append_new(alt, json_pack("{s:I, s:f}", "id",
+                                                 (json_int_t)t->alternatives[i].id, "logprob",
+                                                 (double)t->alternatives[i].logprob));
         json_object_set_new(j, "alternatives", alt);
     }
     return j;
@@ -107,8 +106,8 @@ static void print_tokens(const struct cli *c, const struct dedit_event *ev)
     json_t *list = json_array();
     for (uint32_t i = 0; i < ev->n_tokens; i++)
         json_array_append_new(list, token_json(&ev->tokens[i]));
-    cli_print_json(json_pack("{s:s, s:s%, s:o}", "event", "tokens", "text", ev->text, ev->text_len,
-                             "tokens", list));
+    cli_print_json(
+        json_pack("{s:s, s:s%, s:o}", "event", "tokens", "text", ev->text, ev->text_len, "tokens", list));
     fflush(stdout);
 }
 
@@ -137,8 +136,8 @@ static int finish(const struct cli *c, const struct dedit_event *ev)
     return cli_interrupted ? CLI_INTERRUPTED : CLI_OK;
 }
 
-/* trace: NULL without --trace, whose rounds stand in the place of plain text. */
-static int read_answer(const struct cli *c, struct dedit_request *r, struct cli_trace *trace)
+/* With t the answer is printed by the trace. */
+static int read_answer(const struct cli *c, struct dedit_request *r, struct trace *t)
 {
     struct dedit_event ev;
     struct dedit_error e;
@@ -158,14 +157,15 @@ static int read_answer(const struct cli *c, struct dedit_request *r, struct cli_
         }
         if (n == 0)
             continue;
-        if (trace && ev.type == DEDIT_EVENT_ROUND && cli_trace_round(trace, &ev) != CLI_OK)
-            return CLI_FAILED;
-        if (trace && ev.type == DEDIT_EVENT_TOKENS && cli_trace_tokens(trace, &ev) != CLI_OK)
-            return CLI_FAILED;
-        if (ev.type == DEDIT_EVENT_TOKENS && (!trace || c->json))
+        bool last = ev.type == DEDIT_EVENT_FINISHED || ev.type == DEDIT_EVENT_FAILED;
+        if (t && !trace_event(t, &ev))
+            return trace_end(t, &ev);
+        if (ev.type == DEDIT_EVENT_TOKENS && !(t && cli_own(c, "trace")))
             print_tokens(c, &ev);
-        else if (ev.type == DEDIT_EVENT_FINISHED || ev.type == DEDIT_EVENT_FAILED)
-            return finish(c, &ev);
+        if (last) {
+            int traced = t ? trace_end(t, &ev) : CLI_OK, status = finish(c, &ev);
+            return status == CLI_OK ? traced : status;
+        }
     }
 }
 
@@ -185,24 +185,31 @@ int cli_generate(struct cli *c)
         status = parse_ids(c, text, &ids);
     else if (text)
         cli_prompt(c, text, len, m);
+    const char *trace_path = cli_own(c, "trace-json");
+    bool traced = trace_path || cli_own(c, "trace");
+    if (status == CLI_OK && cli_own(c, "trace") && c->json)
+        status = cli_usage_error(c, "--trace and --json exclude each other; --trace-json writes rounds");
+    if (status == CLI_OK && trace_path && !strcmp(trace_path, "-") && cli_own(c, "trace"))
+        status = cli_usage_error(c, "--trace and --trace-json - write to the same place");
     struct dedit_client *d = status == CLI_OK ? cli_connect(c, &status) : NULL;
-    struct cli_trace *trace = NULL;
-    if (d && cli_own(c, "trace")) {
+    struct trace *t = NULL;
+    if (d && traced) {
         c->o.rounds = 1;
-        trace = cli_trace_new(c, &status);
+        if (!(t = trace_new(c, d, cli_own(c, "trace") != NULL, trace_path)))
+            status = CLI_FAILED;
     }
     if (d && status == CLI_OK) {
         if (dedit_client_submit(d, &c->o, &r, &e) < 0) {
             status = cli_fail(c, &e);
         } else {
             cli_catch_interrupt(true);
-            status = read_answer(c, r, trace);
+            status = read_answer(c, r, t);
             cli_catch_interrupt(false);
         }
         dedit_request_free(r);
     }
+    trace_free(t);
     dedit_client_free(d);
-    cli_trace_free(trace);
     mem_free(ids);
     mem_free(text);
     return status;

@@ -43,6 +43,9 @@ const struct cli_option cli_sampling[] = {
     {"window", 0, "W", "automatic", "tokens drafted at once, 2 to 64"},
     {"passes", 0, "K", "automatic", "draft and edit passes, 1 to 8"},
     {"tree-budget", 0, "N", "automatic", "nodes of a draft tree"},
+    {"edit-visibility", 0, "V", "bidirectional", "what edit passes see of the block; or causal"},
+    {"verification", 0, "RULE", "exact", "rejection: the law of plain decoding, not its text"},
+    {"no-noise", 0, NULL, NULL, "the drafter does not use the target's noise"},
     {"priority", 0, "N", "0", "lower runs first"},
     {"timeout", 0, "TIME", "none", "give up after this time, as 30s or 500ms"},
     {"cache-salt", 0, "TEXT", NULL, "share cached prefixes with requests of the same salt"},
@@ -261,6 +264,8 @@ static int set_sampling(struct cli *c, const char *name, const char *v)
         const char **to;
     } texts[] = {{"model", &o->model},
                  {"method", &o->method},
+                 {"edit-visibility", &o->edit_visibility},
+                 {"verification", &o->verification},
                  {"cache-salt", &o->cache_salt},
                  {"system", &c->system},
                  {"chat-format", &o->chat_format}};
@@ -289,6 +294,8 @@ static int set_sampling(struct cli *c, const char *name, const char *v)
         o->include_stop_str_in_output = 1;
     else if (strcmp(name, "keep-special") == 0)
         o->skip_special_tokens = 0;
+    else if (strcmp(name, "no-noise") == 0)
+        o->no_noise = 1;
     else if (strcmp(name, "raw") == 0)
         c->chat_format_none = true;
     else if (strcmp(name, "stop") == 0)

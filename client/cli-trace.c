@@ -1,274 +1,301 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Needs nothing but ROUND events and the tokens of the same commit, which come right after.  Texts of tokens
- * that were drafted and never committed are asked for, once each, over a connection of its own.
- */
 #include "client/cli-trace.h"
 
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/hash.h"
+#include "base/strbuf.h"
 
-struct cli_trace {
-    const struct cli *c;
-    struct dedit_client *names;
-    struct u64map index; /* id -> index into text */
-    char **text;
-    size_t n_text;
-    /* The round that waits for its tokens; arrays are copies. */
-    bool waits;
-    uint64_t number;
-    struct dedit_event round;
-    uint32_t *words;
+/* An edit changed a draft: to the text's own token, away from it, or between two others. */
+enum edit { EDIT_NONE, EDIT_HELPFUL, EDIT_HARMFUL, EDIT_NEUTRAL, EDIT_OPEN, EDIT_KINDS };
+
+struct trace {
+    struct cli *c;
+    struct dedit_client *d;
+    bool show, failed;
+    const char *path;
+    FILE *file;
+    uint32_t *out; /* the answer so far */
+    size_t n_out, cap_out;
+    struct strbuf text; /* of the answer, printed at the end */
+    json_t *rounds;     /* in order */
+    json_t *texts;      /* "id" -> text */
+    size_t shown;       /* rounds that have been printed */
+    uint64_t edits[EDIT_KINDS], n_drafted, committed;
 };
 
-struct cli_trace *cli_trace_new(struct cli *c, int *ret_status)
+struct trace *trace_new(struct cli *c, struct dedit_client *d, bool show, const char *path)
 {
-    struct cli_trace *t = mem_zalloc(sizeof *t);
-    if (!t || u64map_init(&t->index, 256) < 0) {
-        mem_free(t);
-        *ret_status = cli_fail_text(c, CLI_FAILED, "out of memory");
+    struct trace *t = mem_zalloc(sizeof *t);
+    if (t) {
+        t->rounds = json_array();
+        t->texts = json_object();
+    }
+    if (!t || !t->rounds || !t->texts) {
+        trace_free(t);
+        cli_fail_text(c, CLI_FAILED, "out of memory");
         return NULL;
     }
     t->c = c;
-    t->names = cli_connect(c, ret_status);
-    return t->names ? t : cli_trace_free(t);
+    t->d = d;
+    t->show = show;
+    t->path = path;
+    if (path && !(t->file = strcmp(path, "-") == 0 ? stdout : fopen(path, "we"))) {
+        cli_fail_text(c, CLI_FAILED, "%s: %s", path, strerror(errno));
+        trace_free(t);
+        return NULL;
+    }
+    return t;
 }
 
-struct cli_trace *cli_trace_free(struct cli_trace *t)
+void trace_free(struct trace *t)
 {
     if (!t)
-        return NULL;
-    for (size_t i = 0; i < t->n_text; i++)
-        dedit_free(t->text[i]);
-    mem_free(t->text);
-    u64map_done(&t->index);
-    mem_free(t->words);
-    dedit_client_free(t->names);
+        return;
+    if (t->file && t->file != stdout)
+        (void)fclose(t->file);
+    json_decref(t->rounds);
+    json_decref(t->texts);
+    strbuf_done(&t->text);
+    mem_free(t->out);
     mem_free(t);
-    return NULL;
 }
 
-/* The token's text, or "" when it cannot be had. */
-static const char *name(struct cli_trace *t, uint32_t id)
+/* ---- collecting --------------------------------------------------------------------------------- */
+
+/* The text of a token, asked for once; "" when the daemon does not say. */
+static const char *text_of(struct trace *t, uint32_t id)
 {
-    uint64_t at;
-    char *text = NULL;
-    size_t len;
-    if (u64map_get(&t->index, id, &at))
-        return t->text[at];
-    if (dedit_client_detokenize(t->names, t->c->o.model, &id, 1, &text, &len, NULL) < 0)
-        return "";
-    char **grown = mem_realloc_array(t->text, t->n_text + 1, sizeof(char *));
-    if (grown)
-        t->text = grown;
-    if (!grown || u64map_put(&t->index, id, t->n_text) < 0) {
+    char key[16];
+    snprintf(key, sizeof key, "%" PRIu32, id);
+    json_t *known = json_object_get(t->texts, key);
+    if (!known) {
+        struct dedit_error e;
+        char *text = NULL;
+        size_t len = 0;
+        bool got = dedit_client_detokenize(t->d, t->c->o.model, &id, 1, &text, &len, &e) == 0;
+        known = got ? json_stringn(text, len) : json_string("");
         dedit_free(text);
-        return "";
+        if (json_object_set_new(t->texts, key, known) < 0)
+            return "";
     }
-    return t->text[t->n_text++] = text;
+    return json_string_value(known);
 }
 
-int cli_trace_round(struct cli_trace *t, const struct dedit_event *ev)
+static json_t *ids_json(const uint32_t *ids, size_t n)
 {
-    const size_t w = ev->window, k = ev->passes, n = ev->nodes;
-    size_t words = k + w + k * w + 2 * n;
-    mem_free(t->words);
-    t->words = mem_calloc(words + 1, sizeof *t->words);
-    if (!t->words)
-        return cli_fail_text(t->c, CLI_FAILED, "out of memory");
-    t->round = *ev;
-    uint32_t *to = t->words;
-#define KEEP(field, count)                                                                         \
-    do {                                                                                           \
-        if ((count) > 0)                                                                           \
-            memcpy(to, ev->field, (count) * sizeof *to);                                           \
-        t->round.field = (const void *)to;                                                         \
-        to += (count);                                                                             \
-    } while (0)
-    KEEP(accepted, k);
-    KEEP(confidence, w);
-    KEEP(draft, k * w);
-    KEEP(node_token, n);
-    KEEP(node_parent, n);
-#undef KEEP
-    t->waits = true;
-    return CLI_OK;
+    json_t *a = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(a, json_integer((json_int_t)ids[i]));
+    return a;
 }
 
-/* ---- text ------------------------------------------------------------------------------------------- */
-
-/* A token between bars; newlines and the like as escapes. */
-static void put_token(const struct cli_trace *t, const char *s, size_t len, const char *style,
-                      char mark)
+static bool add_round(struct trace *t, const struct dedit_event *ev)
 {
-    fputs(cli_sgr(t->c, style), stdout);
-    if (mark)
-        putchar(mark);
-    for (size_t i = 0; i < len; i++) {
-        unsigned char b = (unsigned char)s[i];
+    uint32_t w = ev->window;
+    json_t *drafts = json_array(), *nodes = json_array(), *confidence = json_array();
+    for (uint32_t p = 0; w && p < ev->passes; p++)
+        json_array_append_new(drafts, ids_json(ev->draft + (size_t)p * w + 1, w - 1));
+    for (uint32_t i = 0; i < ev->nodes; i++)
+        json_array_append_new(nodes, json_pack("[I, i]", (json_int_t)ev->node_token[i],
+                                               (int)ev->node_parent[i]));
+    for (uint32_t i = 1; i < w; i++)
+        json_array_append_new(confidence, json_real((double)ev->confidence[i]));
+    json_t *r = json_pack("{s:I, s:I, s:i, s:i, s:i, s:o, s:o, s:o, s:o}", "round",
+                          (json_int_t)json_array_size(t->rounds), "at", (json_int_t)t->n_out,
+                          "window", (int)w, "passes", (int)ev->passes, "committed",
+                          (int)ev->committed, "accepted", ids_json(ev->accepted, w ? ev->passes : 0),
+                          "confidence", confidence, "draft", drafts, "nodes", nodes);
+    if (ev->nodes) {
+        t->n_drafted++;
+        t->committed += ev->committed;
+    }
+    return r && json_array_append_new(t->rounds, r) == 0;
+}
+
+static bool add_tokens(struct trace *t, const struct dedit_event *ev)
+{
+    if (t->n_out + ev->n_tokens > t->cap_out) {
+        size_t cap = 2 * (t->n_out + ev->n_tokens) + 64;
+        uint32_t *grown = mem_realloc_array(t->out, cap, sizeof *grown);
+        if (!grown)
+            return false;
+        t->out = grown;
+        t->cap_out = cap;
+    }
+    for (uint32_t i = 0; i < ev->n_tokens; i++)
+        t->out[t->n_out++] = ev->tokens[i].id;
+    return strbuf_add(&t->text, ev->text, ev->text_len) == 0;
+}
+
+/* ---- showing ------------------------------------------------------------------------------------ */
+
+static uint32_t draft_at(const json_t *r, size_t pass, size_t row)
+{
+    return (uint32_t)json_integer_value(
+        json_array_get(json_array_get(json_object_get(r, "draft"), pass), row - 1));
+}
+static uint32_t field(const json_t *r, const char *name)
+{
+    return (uint32_t)json_integer_value(json_object_get(r, name));
+}
+
+/* Row k of a block proposes the token at output position at + k - 1. */
+static enum edit edit_of(const struct trace *t, const json_t *r, size_t pass, size_t row)
+{
+    uint32_t now = draft_at(r, pass, row), before = pass ? draft_at(r, pass - 1, row) : now;
+    size_t position = field(r, "at") + row - 1;
+    if (now == before)
+        return EDIT_NONE;
+    if (position >= t->n_out)
+        return EDIT_OPEN;
+    if (now == t->out[position])
+        return EDIT_HELPFUL;
+    return before == t->out[position] ? EDIT_HARMFUL : EDIT_NEUTRAL;
+}
+
+/* One token in quotes where it has blanks or nothing to see; line breaks and the like as escapes. */
+static void print_token(struct trace *t, uint32_t id, const char *sgr, const char *mark)
+{
+    const char *s = text_of(t, id), *reset = *cli_sgr(t->c, sgr) ? cli_sgr(t->c, "0") : "";
+    fputs(cli_sgr(t->c, sgr), stdout);
+    fputs(*cli_sgr(t->c, sgr) ? "" : mark, stdout);
+    if (!*s)
+        printf("<%" PRIu32 ">", id);
+    for (; *s; s++) {
+        unsigned char b = (unsigned char)*s;
         if (b == '\n')
             fputs("\\n", stdout);
         else if (b < 0x20 || b == 0x7f)
             printf("\\x%02x", b);
         else
-            putchar(b);
+            fputc(b, stdout);
     }
-    fputs(cli_sgr(t->c, "\033[0m"), stdout);
-    putchar('|');
+    fputs(reset, stdout);
+    fputs(cli_sgr(t->c, "2"), stdout);
+    fputc('|', stdout);
+    fputs(cli_sgr(t->c, "0"), stdout);
 }
 
-static void put_id(struct cli_trace *t, uint32_t id, const char *style, char mark)
+static void print_pass(struct trace *t, const json_t *r, size_t pass)
 {
-    const char *s = name(t, id);
-    put_token(t, s, strlen(s), style, mark);
-}
-
-/* Row k of pass j of the block against the text, and against the pass before. */
-static void put_draft(struct cli_trace *t, const struct dedit_event *tokens, uint32_t j, uint32_t k)
-{
-    const struct dedit_event *r = &t->round;
-    const uint32_t id = r->draft[j * r->window + k];
-    const bool known = k - 1 < tokens->n_tokens; /* the text is known that far */
-    const bool right = known && id == tokens->tokens[k - 1].id;
-    const bool edited = j > 0 && id != r->draft[(j - 1) * r->window + k];
-    const bool was_right =
-        j > 0 && known && r->draft[(j - 1) * r->window + k] == tokens->tokens[k - 1].id;
-    const char *style = right ? "\033[32m" : known ? "\033[31m" : "\033[2m";
-    if (edited)
-        style = right ? "\033[1;32m" : was_right ? "\033[1;31m" : "\033[33m";
-    put_id(t, id, style, !edited ? 0 : right ? '+' : was_right ? '-' : '~');
-}
-
-static void put_passes(struct cli_trace *t, const struct dedit_event *tokens)
-{
-    const struct dedit_event *r = &t->round;
-    for (uint32_t j = 0; j < r->passes; j++) {
-        printf("  pass %-2u |", j + 1);
-        for (uint32_t k = 1; k < r->window; k++)
-            put_draft(t, tokens, j, k);
-        printf("  %u right\n", r->accepted[j]);
+    static const char *const sgr[EDIT_KINDS] = {"", "1;32", "1;31", "33", "36"};
+    static const char *const mark[EDIT_KINDS] = {"", "+", "-", "~", "?"};
+    size_t window = field(r, "window");
+    uint32_t accepted = (uint32_t)json_integer_value(
+        json_array_get(json_object_get(r, "accepted"), pass));
+    printf("  P%zu  %2" PRIu32 "  ", pass + 1, accepted);
+    for (size_t row = 1; row < window; row++) {
+        enum edit e = edit_of(t, r, pass, row);
+        bool right = row <= accepted;
+        t->edits[e]++;
+        print_token(t, draft_at(r, pass, row), e ? sgr[e] : right ? "32" : "2", mark[e]);
     }
+    fputc('\n', stdout);
 }
 
-/* Was node i on the path that was taken? */
-static bool taken(const struct dedit_event *r, const struct dedit_event *tokens, uint32_t i)
+static void show_round(struct trace *t, const json_t *r)
 {
-    uint32_t depth = 0;
-    for (int at = (int)i; at >= 0; at = r->node_parent[at])
-        depth++;
-    for (int at = (int)i; at >= 0; at = r->node_parent[at], depth--)
-        if (depth > tokens->n_tokens || r->node_token[at] != tokens->tokens[depth - 1].id)
-            return false;
-    return true;
-}
-
-/* Children of `parent`, each followed by its own: a chain on one line, a branch on a new one. */
-static void put_tree(struct cli_trace *t, const struct dedit_event *tokens, int parent,
-                     unsigned depth)
-{
-    const struct dedit_event *r = &t->round;
-    bool first = true;
-    for (uint32_t i = 0; i < r->nodes; i++) {
-        if (r->node_parent[i] != parent)
-            continue;
-        if (!first)
-            printf("\n  %*s|", 7 + 2 * (int)depth, "");
-        first = false;
-        put_id(t, r->node_token[i], taken(r, tokens, i) ? "\033[32m" : "\033[31m", 0);
-        put_tree(t, tokens, (int)i, depth + 1);
-    }
-}
-
-static void put_text(struct cli_trace *t, const struct dedit_event *tokens)
-{
-    printf("  text    |");
-    for (uint32_t i = 0; i < tokens->n_tokens; i++) {
-        const struct dedit_token *k = &tokens->tokens[i];
-        bool bonus = k->flags & DEDIT_TOKEN_BONUS;
-        put_token(t, k->text, k->text_len, bonus ? "\033[1;36m" : "", bonus ? '*' : 0);
-    }
-    putchar('\n');
-}
-
-static void print_text(struct cli_trace *t, const struct dedit_event *tokens)
-{
-    const struct dedit_event *r = &t->round;
-    uint32_t accepted = 0;
-    for (uint32_t i = 0; i < tokens->n_tokens; i++)
-        accepted += (tokens->tokens[i].flags & DEDIT_TOKEN_DRAFTED) != 0;
-    printf("round %llu:", (unsigned long long)t->number);
-    if (r->passes)
-        printf(" window %u, %u pass%s,", r->window, r->passes, r->passes == 1 ? "" : "es");
-    printf(" %u nodes, %u accepted, %u committed\n", r->nodes, accepted, r->committed);
-    put_passes(t, tokens);
-    if (r->nodes) {
-        printf("  nodes   |");
-        put_tree(t, tokens, -1, 0);
-        putchar('\n');
-    }
-    put_text(t, tokens);
-}
-
-/* ---- JSON ------------------------------------------------------------------------------------------- */
-
-static json_t *numbers(const uint32_t *x, size_t n)
-{
-    json_t *a = json_array();
-    for (size_t i = 0; i < n; i++)
-        json_array_append_new(a, json_integer((json_int_t)x[i]));
-    return a;
-}
-
-static json_t *texts(struct cli_trace *t, const uint32_t *ids, size_t n)
-{
-    json_t *a = json_array();
-    for (size_t i = 0; i < n; i++)
-        json_array_append_new(a, json_string(name(t, ids[i])));
-    return a;
-}
-
-static void print_json(struct cli_trace *t, const struct dedit_event *tokens)
-{
-    const struct dedit_event *r = &t->round;
-    json_t *j = json_pack("{s:s, s:I, s:i, s:i, s:i, s:o}", "event", "round", "round",
-                          (json_int_t)t->number, "window", (int)r->window, "passes", (int)r->passes,
-                          "committed", (int)r->committed, "accepted_after_pass",
-                          numbers(r->accepted, r->passes));
-    json_t *passes = json_array(), *confidence = json_array(), *nodes = json_array(),
-           *text = json_array();
-    for (uint32_t k = 0; k < r->passes; k++) {
-        const uint32_t *row = r->draft + (size_t)k * r->window + 1;
-        json_array_append_new(passes, json_pack("{s:o, s:o}", "ids", numbers(row, r->window - 1),
-                                                "texts", texts(t, row, r->window - 1)));
-    }
-    for (uint32_t k = 1; k < r->window; k++)
-        json_array_append_new(confidence, json_real((double)r->confidence[k]));
-    for (uint32_t i = 0; i < r->nodes; i++)
-        json_array_append_new(nodes,
-                              json_pack("{s:I, s:s, s:i, s:b}", "id", (json_int_t)r->node_token[i],
-                                        "text", name(t, r->node_token[i]), "parent",
-                                        r->node_parent[i], "accepted", taken(r, tokens, i)));
-    for (uint32_t i = 0; i < tokens->n_tokens; i++)
-        json_array_append_new(text, json_integer((json_int_t)tokens->tokens[i].id));
-    json_object_set_new(j, "drafts", passes);
-    json_object_set_new(j, "confidence", confidence);
-    json_object_set_new(j, "nodes", nodes);
-    json_object_set_new(j, "ids", text);
-    cli_print_json(j);
-}
-
-int cli_trace_tokens(struct cli_trace *t, const struct dedit_event *ev)
-{
-    if (!t->waits)
-        return CLI_OK; /* a rest of text, with the end */
-    if (t->c->json)
-        print_json(t, ev);
-    else
-        print_text(t, ev);
+    uint32_t window = field(r, "window"), passes = field(r, "passes"), at = field(r, "at");
+    uint32_t committed = field(r, "committed");
+    size_t nodes = json_array_size(json_object_get(r, "nodes"));
+    printf("%sround %" PRIu32 "%s at %" PRIu32, cli_sgr(t->c, "1"), field(r, "round"),
+           cli_sgr(t->c, "0"), at);
+    if (window)
+        printf(", window %" PRIu32 ", %" PRIu32 " pass%s", window, passes, passes == 1 ? "" : "es");
+    if (nodes)
+        printf(", %zu verified", nodes);
+    printf(", %" PRIu32 " committed\n", committed);
+    for (size_t p = 0; window && p < passes; p++)
+        print_pass(t, r, p);
+    fputs("  text    ", stdout);
+    for (size_t i = at; i < (size_t)at + committed && i < t->n_out; i++)
+        print_token(t, t->out[i], i + 1 == (size_t)at + committed ? "1;36" : "32", "");
+    fputc('\n', stdout);
     fflush(stdout);
-    t->waits = false;
-    t->number++;
+}
+
+/* Prints the rounds whose every row has its token in the text; at the end, all. */
+static void show_decided(struct trace *t, bool all)
+{
+    for (; t->shown < json_array_size(t->rounds); t->shown++) {
+        const json_t *r = json_array_get(t->rounds, t->shown);
+        uint32_t rows = field(r, "window"), committed = field(r, "committed");
+        uint32_t need = rows > committed + 1 ? rows - 1 : committed;
+        if (!all && t->n_out < (size_t)field(r, "at") + need)
+            return;
+        show_round(t, r);
+    }
+}
+
+bool trace_event(struct trace *t, const struct dedit_event *ev)
+{
+    if (ev->type == DEDIT_EVENT_ROUND && !add_round(t, ev))
+        t->failed = true;
+    if (ev->type == DEDIT_EVENT_TOKENS && !add_tokens(t, ev))
+        t->failed = true;
+    if (t->show && !t->failed)
+        show_decided(t, false);
+    return !t->failed;
+}
+
+/* ---- the file ------------------------------------------------------------------------------------- */
+
+static bool write_line(struct trace *t, json_t *j)
+{
+    char *s = j ? json_dumps(j, JSON_COMPACT) : NULL;
+    bool good = s && fputs(s, t->file) >= 0 && fputc('\n', t->file) >= 0;
+    free(s);
+    json_decref(j);
+    return good;
+}
+
+static bool write_all(struct trace *t, const struct dedit_event *end)
+{
+    const struct dedit_options *o = &t->c->o;
+    bool good = write_line(t, json_pack("{s:i, s:s?, s:s}", "trace", 1, "model", o->model, "method",
+                                        o->method ? o->method : "auto"));
+    size_t i;
+    json_t *r;
+    json_array_foreach(t->rounds, i, r)
+    {
+        json_t *drafts = json_object_get(r, "draft"), *nodes = json_object_get(r, "nodes");
+        for (size_t p = 0; p < json_array_size(drafts); p++)
+            for (size_t k = 0; k < json_array_size(json_array_get(drafts, p)); k++)
+                text_of(t, draft_at(r, p, k + 1));
+        for (size_t n = 0; n < json_array_size(nodes); n++)
+            text_of(t, (uint32_t)json_integer_value(json_array_get(json_array_get(nodes, n), 0)));
+        good = good && write_line(t, json_incref(r));
+    }
+    for (size_t k = 0; k < t->n_out; k++)
+        text_of(t, t->out[k]);
+    good = good && write_line(t, json_pack("{s:o}", "output", ids_json(t->out, t->n_out)));
+    good = good && write_line(t, json_pack("{s:O}", "texts", t->texts));
+    good = good && write_line(t, json_pack("{s:s, s:o}", "finish_reason",
+                                           end->finish_reason ? end->finish_reason : "", "usage",
+                                           cli_usage_json(&end->usage)));
+    return fflush(t->file) == 0 && good;
+}
+
+int trace_end(struct trace *t, const struct dedit_event *end)
+{
+    if (t->failed)
+        return cli_fail_text(t->c, CLI_FAILED, "trace: out of memory");
+    if (t->show) {
+        show_decided(t, true);
+        printf("edits: %" PRIu64 " helpful, %" PRIu64 " harmful, %" PRIu64 " neutral, %" PRIu64
+               " beyond the end",
+               t->edits[EDIT_HELPFUL], t->edits[EDIT_HARMFUL], t->edits[EDIT_NEUTRAL],
+               t->edits[EDIT_OPEN]);
+        if (t->n_drafted)
+            printf("; %.2f tokens a drafted round", (double)t->committed / (double)t->n_drafted);
+        fputs("\n\n", stdout);
+        fwrite(t->text.s ? t->text.s : "", 1, t->text.len, stdout);
+    }
+    if (t->file && !write_all(t, end))
+        return cli_fail_text(t->c, CLI_FAILED, "%s: %s", t->path, strerror(errno ? errno : EIO));
     return CLI_OK;
 }

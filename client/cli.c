@@ -19,7 +19,11 @@
 static const struct cli_option generate_options[] = {
     {"file", 'f', "PATH", NULL, "read the prompt from a file; - is standard input"},
     {"ids", 0, NULL, NULL, "the prompt is token ids, separated by spaces"},
-    {"trace", 0, NULL, NULL, "print the rounds: drafts, edits, what was verified"},
+    {"trace", 0, NULL, NULL, "show every round: drafts, edits, what was accepted"},
+    {"trace-json", 0, "PATH", NULL, "write the rounds as JSON lines; - is standard output"},
+};
+static const struct cli_option trace_options[] = {
+    {"output", 'o', "PATH", "standard output", "where the page goes"},
 };
 static const struct cli_option batch_options[] = {
     {"output", 'o', "PATH", "standard output", "where results go; finished lines are not done again"},
@@ -77,6 +81,8 @@ const struct cli_command cli_commands[] = {
      cli_stats},
     {"ping", "", "Is the daemon there, and how fast does it answer?", OPTIONS(ping_options), false,
      cli_ping},
+    {"trace-html", "FILE", "Make a page of a trace that --trace-json has written.",
+     OPTIONS(trace_options), false, cli_trace_html},
     {"completion", "bash", "Print a completion script.", NULL, 0, false, cli_completion},
 };
 const size_t cli_n_commands = ARRAY_LEN(cli_commands);

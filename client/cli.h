@@ -113,3 +113,4 @@ int cli_drain(struct cli *c);
 int cli_stats(struct cli *c);
 int cli_ping(struct cli *c);
 int cli_completion(struct cli *c);
+int cli_trace_html(struct cli *c);

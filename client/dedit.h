@@ -189,7 +189,9 @@ struct dedit_options {
     /* Drafting: speed only, never the text. */
     const char *method;         /* NULL or "auto"; "ar": plain decoding */
     uint32_t window, passes, tree_budget; /* 0: automatic */
-    const char *edit_visibility; /* NULL: the model's */
+    const char *edit_visibility; /* "bidirectional" or "causal"; NULL: the drafter's own */
+    const char *verification;    /* "exact" or NULL: the text of plain decoding; "rejection": its law */
+    int32_t no_noise;            /* 1: the drafter does not know the target's noise; default 0 */
 
     int32_t priority;           /* lower runs first; default 0 */
     uint64_t timeout_ms;        /* default 0: none */

@@ -73,9 +73,19 @@ bin_PROGRAMS += %D%/dedit-client
 	%D%/cli-sha256.h \
 	%D%/cli-stats.c \
 	%D%/cli-store.c \
+	%D%/cli-trace-html.c \
 	%D%/cli-trace.c \
 	%D%/cli-trace.h \
 	%D%/cli.c \
 	%D%/cli.h
+nodist_%C%_dedit_client_SOURCES = %D%/trace-page.h
+# The page of trace-html as a string.
+EXTRA_DIST += %D%/trace.html
+BUILT_SOURCES += %D%/trace-page.h
+CLEANFILES += %D%/trace-page.h
+%D%/dedit_client-cli-trace-html.$(OBJEXT): %D%/trace-page.h
+%D%/trace-page.h: %D%/trace.html
+	$(AM_V_GEN)$(MKDIR_P) $(@D) && { echo 'static const char trace_page[] ='; \
+	$(SED) 's/\\/\\\\/g; s/"/\\"/g; s/.*/"&\\n"/' $(srcdir)/%D%/trace.html; echo ';'; } >$@.tmp && mv $@.tmp $@
 %C%_dedit_client_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEDIT_CFLAGS)
 %C%_dedit_client_LDADD = %D%/libdedit.la $(engine_libs) $(LIBEDIT_LIBS) -lm

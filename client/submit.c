@@ -230,6 +230,9 @@ static int pack_drafting(const struct dedit_options *o, Dedit__Wire__Submit *s,
     dedit__wire__drafting__init(d);
     d->method = unconst(o->method);
     d->edit_visibility = unconst(o->edit_visibility);
+    d->verification = unconst(o->verification);
+    d->has_no_noise = 1;
+    d->no_noise = o->no_noise != 0;
 #define SET(field)                                                                                 \
     do                                                                                             \
         if (o->field) {                                                                            \

@@ -284,6 +284,7 @@ script_tests = \
 	%D%/integration/soak.sh \
 	%D%/integration/step.sh \
 	%D%/integration/terminal.sh \
+	%D%/integration/trace.sh \
 	%D%/integration/verdict.sh
 # The units as they are shipped: a sanitizer's run-time library needs what they forbid.
 if !SANITIZED

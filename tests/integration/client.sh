@@ -44,33 +44,6 @@ assert lines[-1]["event"] == "finished" and lines[-1]["usage"]["completion_token
 assert sum(len(l["tokens"]) for l in lines[:-1]) == 12
 '; }
 ok 'JSON' as_json
-traced() {
-    ids='20 21 22 23 20 21 22 23 20 21'
-    more='--ids --method ngram --max-tokens 40 --repetition-penalty 0.3'
-    # shellcheck disable=SC2086
-    ask $more "$ids" > "$scratch/plain" 2> /dev/null || return 1
-    # shellcheck disable=SC2086
-    ask $more --trace "$ids" 2> /dev/null | grep -q '^round [0-9]*: [1-9][0-9]* nodes, [1-9][0-9]* accepted' || return 1
-    # shellcheck disable=SC2086
-    ask $more --trace --json "$ids" | python3 -c '
-import json, sys
-lines = [json.loads(l) for l in sys.stdin]
-rounds = [l for l in lines if l["event"] == "round"]
-tokens = [l for l in lines if l["event"] == "tokens" and l["tokens"]]
-assert len(rounds) == len(tokens) and [r["round"] for r in rounds] == list(range(len(rounds)))
-hits = 0
-for r, t in zip(rounds, tokens):
-    assert r["ids"] == [k["id"] for k in t["tokens"]] and r["committed"] == len(r["ids"])
-    n = sum(k["accepted"] for k in r["nodes"])
-    assert n == sum("drafted" in k.get("flags", []) for k in t["tokens"])
-    hits += n
-u = lines[-1]["usage"]
-assert 0 < hits == u["accepted_tokens"] and sum(len(r["nodes"]) for r in rounds) == u["drafted_tokens"]
-text = "".join(l["text"] for l in lines if l["event"] == "tokens")
-assert open(sys.argv[1]).read() == text + "\n"
-' "$scratch/plain"
-}
-ok 'rounds' traced
 logprobs() { ask --json --logprobs 3 hi | python3 -c '
 import json, sys
 for l in sys.stdin:
