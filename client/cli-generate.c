@@ -8,8 +8,8 @@
 #include "base/alloc.h"
 #include "base/parse.h"
 #include "base/strbuf.h"
-#include "client/cli.h"
 #include "client/cli-trace.h"
+#include "client/cli.h"
 
 /* The prompt: arguments joined by spaces, or a file, or standard input.  NULL: *ret_status says why. */
 static char *prompt_text(struct cli *c, size_t *ret_len, int *ret_status)
@@ -46,7 +46,8 @@ static int parse_ids(struct cli *c, char *text, uint32_t **ret)
     size_t n = 0, cap = 0;
     uint32_t *ids = NULL;
     char *save = NULL;
-    for (char *w = strtok_r(text, " \t\r\n,[]", &save); w; w = strtok_r(NULL, " \t\r\n,[]", &save)) {
+    for (char *w = strtok_r(text, " \t\r\n,[]", &save); w;
+         w = strtok_r(NULL, " \t\r\n,[]", &save)) {
         if (n == cap) {
             cap = cap ? 2 * cap : 256;
             uint32_t *grown = mem_realloc_array(ids, cap, sizeof *ids);
@@ -88,9 +89,9 @@ static json_t *token_json(const struct dedit_token *t)
         json_t *alt = json_array();
         json_object_set_new(j, "logprob", json_real((double)t->logprob));
         for (uint32_t i = 1; i < t->n_alternatives; i++)
-            json_array_append_new(alt, json_pack("{s:I, s:f}", "id",
-                                                 (json_int_t)t->alternatives[i].id, "logprob",
-                                                 (double)t->alternatives[i].logprob));
+            json_array_append_new(alt,
+                                  json_pack("{s:I, s:f}", "id", (json_int_t)t->alternatives[i].id,
+                                            "logprob", (double)t->alternatives[i].logprob));
         json_object_set_new(j, "alternatives", alt);
     }
     return j;
@@ -106,8 +107,8 @@ static void print_tokens(const struct cli *c, const struct dedit_event *ev)
     json_t *list = json_array();
     for (uint32_t i = 0; i < ev->n_tokens; i++)
         json_array_append_new(list, token_json(&ev->tokens[i]));
-    cli_print_json(
-        json_pack("{s:s, s:s%, s:o}", "event", "tokens", "text", ev->text, ev->text_len, "tokens", list));
+    cli_print_json(json_pack("{s:s, s:s%, s:o}", "event", "tokens", "text", ev->text, ev->text_len,
+                             "tokens", list));
     fflush(stdout);
 }
 
@@ -188,7 +189,8 @@ int cli_generate(struct cli *c)
     const char *trace_path = cli_own(c, "trace-json");
     bool traced = trace_path || cli_own(c, "trace");
     if (status == CLI_OK && cli_own(c, "trace") && c->json)
-        status = cli_usage_error(c, "--trace and --json exclude each other; --trace-json writes rounds");
+        status =
+            cli_usage_error(c, "--trace and --json exclude each other; --trace-json writes rounds");
     if (status == CLI_OK && trace_path && !strcmp(trace_path, "-") && cli_own(c, "trace"))
         status = cli_usage_error(c, "--trace and --trace-json - write to the same place");
     struct dedit_client *d = status == CLI_OK ? cli_connect(c, &status) : NULL;

@@ -22,15 +22,15 @@ static int check_line(struct cli *c, const char *file, unsigned line, const char
     else if (!json_is_object(j))
         status = cli_fail_text(c, CLI_FAILED, "%s:%u: must be an object", file, line);
     else if (line == 1 && json_integer_value(json_object_get(j, "trace")) != 1)
-        status = cli_fail_text(c, CLI_FAILED, "%s:1: \"trace\" must be 1: the file is no trace", file);
-    else if (json_object_get(j, "round") &&
-             (!json_is_array(json_object_get(j, "draft")) ||
-              !json_is_array(json_object_get(j, "nodes")) ||
-              !json_is_integer(json_object_get(j, "at")) ||
-              !json_is_integer(json_object_get(j, "committed"))))
-        status = cli_fail_text(c, CLI_FAILED,
-                               "%s:%u: a round needs \"at\", \"committed\", \"draft\" and \"nodes\"", file,
-                               line);
+        status =
+            cli_fail_text(c, CLI_FAILED, "%s:1: \"trace\" must be 1: the file is no trace", file);
+    else if (json_object_get(j, "round") && (!json_is_array(json_object_get(j, "draft")) ||
+                                             !json_is_array(json_object_get(j, "nodes")) ||
+                                             !json_is_integer(json_object_get(j, "at")) ||
+                                             !json_is_integer(json_object_get(j, "committed"))))
+        status = cli_fail_text(
+            c, CLI_FAILED, "%s:%u: a round needs \"at\", \"committed\", \"draft\" and \"nodes\"",
+            file, line);
     json_decref(j);
     return status;
 }
@@ -78,10 +78,12 @@ int cli_trace_html(struct cli *c)
     const char *mark = strstr(trace_page, MARK);
     FILE *f = path ? fopen(path, "we") : stdout;
     bool good = f && mark && fwrite(trace_page, 1, (size_t)(mark - trace_page), f) > 0 &&
-                fwrite(b.s, 1, b.len, f) == b.len && fputs(mark + strlen(MARK), f) >= 0 && fflush(f) == 0;
+                fwrite(b.s, 1, b.len, f) == b.len && fputs(mark + strlen(MARK), f) >= 0 &&
+                fflush(f) == 0;
     int e = errno;
     if (f && path)
         (void)fclose(f);
     return good ? CLI_OK
-                : cli_fail_text(c, CLI_FAILED, "%s: %s", path ? path : "standard output", strerror(e));
+                : cli_fail_text(c, CLI_FAILED, "%s: %s", path ? path : "standard output",
+                                strerror(e));
 }

@@ -100,15 +100,16 @@ static bool add_round(struct trace *t, const struct dedit_event *ev)
     for (uint32_t p = 0; w && p < ev->passes; p++)
         json_array_append_new(drafts, ids_json(ev->draft + (size_t)p * w + 1, w - 1));
     for (uint32_t i = 0; i < ev->nodes; i++)
-        json_array_append_new(nodes, json_pack("[I, i]", (json_int_t)ev->node_token[i],
-                                               (int)ev->node_parent[i]));
+        json_array_append_new(
+            nodes, json_pack("[I, i]", (json_int_t)ev->node_token[i], (int)ev->node_parent[i]));
     for (uint32_t i = 1; i < w; i++)
         json_array_append_new(confidence, json_real((double)ev->confidence[i]));
-    json_t *r = json_pack("{s:I, s:I, s:i, s:i, s:i, s:o, s:o, s:o, s:o}", "round",
-                          (json_int_t)json_array_size(t->rounds), "at", (json_int_t)t->n_out,
-                          "window", (int)w, "passes", (int)ev->passes, "committed",
-                          (int)ev->committed, "accepted", ids_json(ev->accepted, w ? ev->passes : 0),
-                          "confidence", confidence, "draft", drafts, "nodes", nodes);
+    json_t *r =
+        json_pack("{s:I, s:I, s:i, s:i, s:i, s:o, s:o, s:o, s:o}", "round",
+                  (json_int_t)json_array_size(t->rounds), "at", (json_int_t)t->n_out, "window",
+                  (int)w, "passes", (int)ev->passes, "committed", (int)ev->committed, "accepted",
+                  ids_json(ev->accepted, w ? ev->passes : 0), "confidence", confidence, "draft",
+                  drafts, "nodes", nodes);
     if (ev->nodes) {
         t->n_drafted++;
         t->committed += ev->committed;
@@ -185,8 +186,8 @@ static void print_pass(struct trace *t, const json_t *r, size_t pass)
     static const char *const sgr[EDIT_KINDS] = {"", "1;32", "1;31", "33", "36"};
     static const char *const mark[EDIT_KINDS] = {"", "+", "-", "~", "?"};
     size_t window = field(r, "window");
-    uint32_t accepted = (uint32_t)json_integer_value(
-        json_array_get(json_object_get(r, "accepted"), pass));
+    uint32_t accepted =
+        (uint32_t)json_integer_value(json_array_get(json_object_get(r, "accepted"), pass));
     printf("  P%zu  %2" PRIu32 "  ", pass + 1, accepted);
     for (size_t row = 1; row < window; row++) {
         enum edit e = edit_of(t, r, pass, row);

@@ -26,7 +26,8 @@ static const struct cli_option trace_options[] = {
     {"output", 'o', "PATH", "standard output", "where the page goes"},
 };
 static const struct cli_option batch_options[] = {
-    {"output", 'o', "PATH", "standard output", "where results go; finished lines are not done again"},
+    {"output", 'o', "PATH", "standard output",
+     "where results go; finished lines are not done again"},
     {"parallel", 'p', "N", "8", "requests at once, 1 to 256"},
 };
 static const struct cli_option chat_options[] = {
@@ -211,14 +212,14 @@ void cli_print_json(json_t *j)
 
 json_t *cli_usage_json(const struct dedit_usage *u)
 {
-    return json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I}", "prompt_tokens",
-                     (json_int_t)u->prompt_tokens, "completion_tokens",
-                     (json_int_t)u->completion_tokens, "cached_tokens", (json_int_t)u->cached_tokens,
-                     "queued_ms", (double)u->queued_ns / 1e6, "time_to_first_token_ms",
-                     (double)u->first_token_ns / 1e6, "total_ms", (double)u->total_ns / 1e6, "rounds",
-                     (json_int_t)u->rounds, "drafted_tokens", (json_int_t)u->drafted_tokens,
-                     "accepted_tokens", (json_int_t)u->accepted_tokens, "preemptions",
-                     (json_int_t)u->preemptions, "seed", (json_int_t)u->seed);
+    return json_pack(
+        "{s:I, s:I, s:I, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I}", "prompt_tokens",
+        (json_int_t)u->prompt_tokens, "completion_tokens", (json_int_t)u->completion_tokens,
+        "cached_tokens", (json_int_t)u->cached_tokens, "queued_ms", (double)u->queued_ns / 1e6,
+        "time_to_first_token_ms", (double)u->first_token_ns / 1e6, "total_ms",
+        (double)u->total_ns / 1e6, "rounds", (json_int_t)u->rounds, "drafted_tokens",
+        (json_int_t)u->drafted_tokens, "accepted_tokens", (json_int_t)u->accepted_tokens,
+        "preemptions", (json_int_t)u->preemptions, "seed", (json_int_t)u->seed);
 }
 
 void cli_stats_line(FILE *f, const struct dedit_event *end)
