@@ -2,7 +2,7 @@
 # A target NAME is fuzz-NAME.c with its corpus in corpus/NAME.  It is built twice: replay-NAME runs
 # the corpus in every "make check"; fuzz-NAME is the libFuzzer program of --enable-fuzz:
 #   tests/fuzz/fuzz-NAME -max_total_time=1200 NEW-FOLDER $top_srcdir/tests/fuzz/corpus/NAME
-EXTRA_DIST += %D%/corpus %D%/config.dict %D%/gguf.dict
+EXTRA_DIST += %D%/README.md %D%/corpus %D%/config.dict %D%/gguf.dict
 fuzz_replay = %D%/replay.c %D%/fuzz.h
 
 check_PROGRAMS += %D%/replay-parse
