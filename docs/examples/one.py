@@ -28,7 +28,8 @@ class Options(Structure):
         ("stop", POINTER(c_char_p)), ("n_stop", c_size_t),
         ("include_stop_str_in_output", c_int32), ("skip_special_tokens", c_int32),
         ("method", c_char_p), ("window", c_uint32), ("passes", c_uint32),
-        ("tree_budget", c_uint32), ("edit_visibility", c_char_p), ("priority", c_int32),
+        ("tree_budget", c_uint32), ("edit_visibility", c_char_p), ("verification", c_char_p),
+        ("no_noise", c_int32), ("priority", c_int32),
         ("timeout_ms", c_uint64), ("cache_salt", c_char_p), ("rounds", c_int32),
         ("want_text", c_int32), ("ring_bytes", c_uint32)]
 
