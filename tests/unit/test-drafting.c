@@ -311,7 +311,7 @@ END_TEST
 START_TEST(preemption)
 {
     make_world(N, (const uint32_t[]){60, 20, 33, 16, 1, 60});
-    uint32_t preemptions = 0;
+    uint32_t preemptions = 0, in_flight = 0, edited = 0;
     for (uint32_t blocks = 7; blocks < 12; blocks++) {
         struct engine_config c = test_engine_config();
         struct fake_drafter f;
@@ -319,15 +319,24 @@ START_TEST(preemption)
         c.max_num_batched_tokens = blocks % 2 ? 24 : 200;
         struct engine *e = drafted_engine(&c, &f);
         for (uint32_t i = 0; i < N; i++)
-            submit(e, i, i % 3 ? DRAFT_DEDIT : DRAFT_DDTREE, i % 3 + (i % 3 == 0));
+            submit(e, i, i % 3 ? DRAFT_DEDIT : DRAFT_DDTREE, 2 + i % 3);
         /* Somebody is sent away while others wait for an edit pass. */
         struct error err = {0};
         for (int step = 0, more = 1; more; step++) {
             more = engine_step(e, &err);
             ck_assert_int_ge(more, 0);
             ck_assert_int_lt(step, 100000);
-            if (step % 11 == 5 && e->n_running > 1)
-                request_preempt(e->running[e->n_running - 1]);
+            if (step % 7 != 5 || e->n_running < 2)
+                continue;
+            struct request *r = e->running[e->n_running - 1];
+            in_flight += r->drafting->phase == DRAFTING_PASSES;
+            edited += r->drafting->phase == DRAFTING_PASSES && r->drafting->round.pass > 0;
+            request_preempt(r);
+            if (step % 2 && e->wait_head) { /* and once more as soon as it is back */
+                more = engine_step(e, &err);
+                if (r->state == REQUEST_RUNNING && e->n_running > 1)
+                    request_preempt(r);
+            }
         }
         for (uint32_t i = 0; i < N; i++) {
             preemptions += w.got[i].usage.preemptions;
@@ -338,6 +347,8 @@ START_TEST(preemption)
         fake_drafter_done(&f);
     }
     ck_assert_uint_gt(preemptions, 20);
+    ck_assert_uint_gt(in_flight, 0); /* with passes to come */
+    ck_assert_uint_gt(edited, 0);    /* and after the first */
 }
 END_TEST
 
