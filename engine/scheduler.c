@@ -180,6 +180,17 @@ static uint32_t draft_room(const struct engine *e)
     return least(e->n_logits_rows - e->n_running, prompts ? left / 2 : left);
 }
 
+/* Would a and b feed a position of a shared block again in one batch? */
+static bool fed_twice(const struct request *a, const struct request *b)
+{
+    uint32_t from = a->again_from > b->again_from ? a->again_from : b->again_from;
+    uint32_t end = least(a->again_from + a->again, b->again_from + b->again);
+    for (uint32_t p = from / DK_KV_BLOCK; b->again && p * DK_KV_BLOCK < end; p++)
+        if (a->seq.blocks[p] == b->seq.blocks[p])
+            return true;
+    return false;
+}
+
 /*
  * How many rows each may have.  One for everyone who decodes (max_num_seqs <= the budget) and has
  * logits; then proposals, in rank order; then prompts; and, of what is left then, positions whose
@@ -203,6 +214,9 @@ static void plan_rows(struct engine *e)
     for (uint32_t i = 0; i < e->n_running && left; i++) {
         struct request *r = e->running[i];
         r->again = drafting_missing(e, r, least(left, e->cfg.prefill_chunk), &r->again_from);
+        for (uint32_t j = 0; j < i && r->again; j++)
+            if (fed_twice(r, e->running[j]))
+                r->again = 0; /* once is enough: next time it is there */
         left -= r->again;
     }
 }
