@@ -341,8 +341,9 @@ def dmn_06_a_hundred_loads():
     last = measure()
     print("# RSS %.1f -> %.1f MiB, descriptors %d -> %d, maps %d -> %d"
           % (first[0] / 2**20, last[0] / 2**20, first[1], last[1], first[2], last[2]))
-    assert last[0] < first[0] * 1.1 or SLOW > 1
-    assert last[1] <= first[1] + 1 and last[2] <= first[2] + 4
+    assert last[1] <= first[1] + 1
+    if SLOW == 1:  # sanitizers keep what is freed for a while
+        assert last[0] < first[0] * 1.1 and last[2] <= first[2] + 4
     d.stop()
 
 
