@@ -46,12 +46,33 @@ struct batch {
 
 /* ---- one line in -------------------------------------------------------------------------------------------- */
 
-static bool number_of(const json_t *in, const char *key, double *ret)
+/* A line's own values over those of the command line; false and *why when one is not what it must be. */
+static bool take_values(const json_t *in, struct dedit_options *o, const char **why)
 {
-    const json_t *v = json_object_get(in, key);
-    if (!json_is_number(v))
-        return false;
-    *ret = json_number_value(v);
+    const json_t *tokens = json_object_get(in, "max_tokens");
+    const json_t *temperature = json_object_get(in, "temperature");
+    const json_t *seed = json_object_get(in, "seed");
+
+    if (tokens && !json_is_null(tokens)) {
+        double v = json_number_value(tokens);
+        *why = "max_tokens must be a whole number from 0 to 4294967295";
+        if (!json_is_number(tokens) || !(v >= 0 && v <= 4294967295.0) || v != (double)(uint32_t)v)
+            return false;
+        o->max_tokens = (uint32_t)v;
+    }
+    if (temperature && !json_is_null(temperature)) {
+        *why = "temperature must be a number";
+        if (!json_is_number(temperature))
+            return false;
+        o->temperature = (float)json_number_value(temperature);
+    }
+    if (seed && !json_is_null(seed)) {
+        *why = "seed must be a whole number from 0";
+        if (!json_is_integer(seed) || json_integer_value(seed) < 0)
+            return false;
+        o->has_seed = 1;
+        o->seed = (uint64_t)json_integer_value(seed);
+    }
     return true;
 }
 
@@ -99,17 +120,13 @@ static void submit(struct batch *b, struct item *it)
     struct dedit_error e;
     const json_t *prompt = json_object_get(it->in, "prompt");
     const json_t *messages = json_object_get(it->in, "messages");
-    const char *why = "a line needs \"prompt\" or \"messages\"";
-    double v;
+    const char *why;
 
-    if (number_of(it->in, "max_tokens", &v) && v >= 0 && v <= 4294967295.0)
-        o.max_tokens = (uint32_t)v;
-    if (number_of(it->in, "temperature", &v))
-        o.temperature = (float)v;
-    if (json_is_integer(json_object_get(it->in, "seed"))) {
-        o.has_seed = 1;
-        o.seed = (uint64_t)json_integer_value(json_object_get(it->in, "seed"));
+    if (!take_values(it->in, &o, &why)) {
+        set_result_error(it, "invalid-argument", why);
+        return;
     }
+    why = "a line needs \"prompt\" (a string) or \"messages\"";
     if (json_is_string(prompt)) {
         struct cli with = *b->c;
         cli_prompt(&with, json_string_value(prompt), json_string_length(prompt), one);

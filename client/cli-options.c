@@ -8,8 +8,8 @@
 
 #include "base/alloc.h"
 #include "base/parse.h"
-#include "client/cli.h"
 #include "client/cli-parse.h"
+#include "client/cli.h"
 
 const struct cli_option cli_common[] = {
     {"socket", 'S', "PATH", "$DEDIT_SOCKET, the runtime folder, /run/dedit/dedit.sock",
@@ -164,9 +164,12 @@ static int set_float(const struct cli *c, const char *name, const char *v, float
     return 0;
 }
 
-static int set_u32(const struct cli *c, const char *name, const char *v, uint32_t *to)
+static int set_u32(const struct cli *c, const char *name, const char *v, uint32_t least,
+                   uint32_t *to)
 {
-    return parse_u32(v, UINT32_MAX, to) < 0 ? bad(c, name, v, "a whole number from 0") : 0;
+    if (parse_u32(v, UINT32_MAX, to) < 0 || *to < least)
+        return bad(c, name, v, least ? "a whole number from 1" : "a whole number from 0");
+    return 0;
 }
 
 static int set_i32(const struct cli *c, const char *name, const char *v, int32_t *to)
@@ -211,7 +214,7 @@ static int add_stop_id(struct cli *c, const char *v)
 {
     if (c->o.n_stop_token_ids == ARRAY_LEN(c->stop_ids))
         return cli_usage_error(c, "--stop-token-id: at most %zu", ARRAY_LEN(c->stop_ids));
-    int r = set_u32(c, "stop-token-id", v, &c->stop_ids[c->o.n_stop_token_ids]);
+    int r = set_u32(c, "stop-token-id", v, 0, &c->stop_ids[c->o.n_stop_token_ids]);
     c->o.n_stop_token_ids += r == 0;
     c->o.stop_token_ids = c->stop_ids;
     return r;
@@ -247,14 +250,16 @@ static int set_sampling(struct cli *c, const char *name, const char *v)
                   {"repetition-penalty", &o->repetition_penalty},
                   {"frequency-penalty", &o->frequency_penalty},
                   {"presence-penalty", &o->presence_penalty}};
+    /* Of the drafting options 0 is the library's word for "automatic"; the daemon knows the upper ends. */
     const struct {
         const char *name;
         uint32_t *to;
-    } counts[] = {{"max-tokens", &o->max_tokens},
-                  {"min-tokens", &o->min_tokens},
-                  {"window", &o->window},
-                  {"passes", &o->passes},
-                  {"tree-budget", &o->tree_budget}};
+        uint32_t least;
+    } counts[] = {{"max-tokens", &o->max_tokens, 0},
+                  {"min-tokens", &o->min_tokens, 0},
+                  {"window", &o->window, 1},
+                  {"passes", &o->passes, 1},
+                  {"tree-budget", &o->tree_budget, 1}};
     const struct {
         const char *name;
         int32_t *to;
@@ -275,7 +280,7 @@ static int set_sampling(struct cli *c, const char *name, const char *v)
             return set_float(c, name, v, floats[i].to);
     for (size_t i = 0; i < ARRAY_LEN(counts); i++)
         if (strcmp(name, counts[i].name) == 0)
-            return set_u32(c, name, v, counts[i].to);
+            return set_u32(c, name, v, counts[i].least, counts[i].to);
     for (size_t i = 0; i < ARRAY_LEN(ints); i++)
         if (strcmp(name, ints[i].name) == 0)
             return set_i32(c, name, v, ints[i].to);

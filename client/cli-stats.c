@@ -35,7 +35,8 @@ static bool metric(const char *text, const char *name, double *ret)
 }
 
 struct sample {
-    double running, waiting, kv, prompt, generated, ttft_sum, ttft_count, hits, queries, connections;
+    double running, waiting, kv, prompt, generated, ttft_sum, ttft_count, hits, queries;
+    double connections, drafts, accepted;
 };
 
 static void take(const char *text, struct sample *s)
@@ -52,7 +53,9 @@ static void take(const char *text, struct sample *s)
                 {"dedit_time_to_first_token_seconds_count", &s->ttft_count},
                 {"dedit_prefix_cache_hits_total", &s->hits},
                 {"dedit_prefix_cache_queries_total", &s->queries},
-                {"dedit_connections", &s->connections}};
+                {"dedit_connections", &s->connections},
+                {"dedit_spec_decode_num_drafts_total", &s->drafts},
+                {"dedit_spec_decode_num_accepted_tokens_total", &s->accepted}};
     for (size_t i = 0; i < ARRAY_LEN(rows); i++)
         metric(text, rows[i].name, rows[i].to);
 }
@@ -68,6 +71,9 @@ static void print_table(const struct sample *s, const struct sample *before, dou
         printf(" (%.1f/s)", (s->generated - before->generated) / seconds);
     printf("\nfirst token after %.0f ms (mean of %.0f requests)\n",
            s->ttft_count > 0 ? 1000 * s->ttft_sum / s->ttft_count : 0.0, s->ttft_count);
+    if (s->drafts > 0)
+        printf("drafting: %.0f rounds, acceptance length %.2f\n", s->drafts,
+               1 + s->accepted / s->drafts);
 }
 
 static json_t *as_json(const char *text)

@@ -309,7 +309,9 @@ static int run(int argc, char **argv)
     if (!c.command) {
         const char *near = cli_nearest_command(argv[1]);
         fprintf(stderr, "dedit-client: %s: unknown command", argv[1]);
-        if (near)
+        if (argv[1][0] == '-')
+            fputs("; options come after the command, see dedit-client --help\n", stderr);
+        else if (near)
             fprintf(stderr, "; did you mean %s?\n", near);
         else
             fputs("; see dedit-client --help\n", stderr);

@@ -254,7 +254,9 @@ static int take_drafting(struct job *j, const Dedit__Wire__Drafting *d, struct e
     if (!d)
         return 0;
     if (d->method && *d->method && !draft_method_parse(d->method, &p->method))
-        return ERR(err, UNSUPPORTED, "method: %s is not known", d->method);
+        return ERR(err, UNSUPPORTED,
+                   "method: %s is not known; auto, ar, ngram, dflash, dedit and ddtree are",
+                   d->method);
     if (p->method == DRAFT_SCRIPTED || p->method == DRAFT_SYNTHETIC)
         return ERR(err, UNSUPPORTED, "method: %s is for tests and benchmarks only", d->method);
     /* 0 is the engine's word for "not given". */

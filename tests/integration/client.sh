@@ -76,6 +76,24 @@ assert a[40]["error"]["code"] == "bad-format" and a[41]["error"]["code"] == "inv
 X
 }
 ok 'a batch in the order of its lines, the same one by one' batch
+batch_values() {
+    for v in '"max_tokens": -1' '"max_tokens": 1.5' '"max_tokens": "4"' '"temperature": "hot"' '"seed": -1' '"seed": 0.5'; do
+        printf '{"prompt": "hi", %s}\n' "$v"
+    done > "$scratch/values"
+    printf '{"prompt": "hi", "max_tokens": 3, "temperature": null, "seed": null, "note": []}\n' >> "$scratch/values"
+    "$client" batch --raw --quiet --ignore-eos "$scratch/values" > "$scratch/out"
+    [ $? -eq 1 ] || return 1
+    python3 - "$scratch/out" << 'X'
+import json, sys
+lines = [json.loads(l) for l in open(sys.argv[1])]
+names = ["max_tokens"] * 3 + ["temperature", "seed", "seed"]
+assert len(lines) == 7, lines
+for l, name in zip(lines, names):
+    assert l["error"]["code"] == "invalid-argument" and l["error"]["message"].startswith(name), l
+assert lines[6]["usage"]["completion_tokens"] == 3, lines[6]
+X
+}
+ok 'a batch refuses values that it cannot read' batch_values
 resume() {
     head -n 17 "$scratch/out1" > "$scratch/part"
     printf '{"line":18,"te' >> "$scratch/part"
@@ -106,6 +124,11 @@ unload() { "$client" unload a_llama_tied && "$client" models | grep -q unloaded 
 ok 'unload and load' unload
 stats() { "$client" stats | grep -q 'requests running 0' && "$client" stats --prometheus | grep -q '^dedit_generation_tokens_total' && "$client" stats --json | python3 -c 'import json,sys; assert json.load(sys.stdin)["dedit_connections"] >= 1'; }
 ok 'stats' stats
+drafting() {
+    "$client" generate --raw --quiet --method ngram --temperature 0 --ignore-eos -n 60 'a b a b a b a b' > /dev/null &&
+        "$client" stats | grep -q -x 'drafting: [0-9]* rounds, acceptance length [0-9.]*'
+}
+ok 'stats: how drafting does' drafting
 ping() { "$client" ping --count 20 | grep -q '^ready, up'; }
 ok 'ping' ping
 store() {
@@ -188,6 +211,11 @@ ok 'a wrong option names the nearest' fails 2 'did you mean --temperature' "$cli
 ok 'a wrong command names the nearest' fails 2 'did you mean generate' "$client" generat hi
 ok 'a missing value' fails 2 'needs a value' "$client" generate hi --seed
 ok 'a value that is no number' fails 2 'seed' "$client" generate --seed x hi
+for o in window passes tree-budget; do
+    ok "--$o 0 is not automatic" fails 2 'from 1' "$client" generate "--$o" 0 hi
+done
+ok 'an unknown method' fails 4 'ddtree' "$client" generate --raw --method guess hi
+ok 'an option before the command' fails 2 'after the command' "$client" -S x ping
 ok 'a refused value' fails 4 'temperature' "$client" generate --raw --temperature 1000 hi
 ok 'an unknown model' fails 4 'nope' "$client" generate --model nope hi
 ok 'no daemon' fails 3 'is dedit-d running' "$client" ping --socket "$scratch/nobody"
@@ -198,7 +226,7 @@ ok 'a closed pipe is quiet' pipe_quiet
 
 # Options: --help and the manual name the same ones.
 manual() {
-    for c in generate chat batch tokenize detokenize models add rm load unload reload drain stats ping completion; do
+    for c in generate chat batch tokenize detokenize models add rm load unload reload drain stats ping trace-html completion; do
         "$client" $c --help || return 1
     done | grep -o -e '--[a-z-]*' | sort -u > "$scratch/help"
     sed -n 's/.*Fl Fl \([a-z-]*\).*/--\1/p; s/.*, Fl Fl \([a-z-]*\) .*/--\1/p' "$top/man/dedit-client.1" > "$scratch/man1"
