@@ -198,7 +198,8 @@ int engine_feed(struct engine *e, struct engine_feed *f, size_t n_feeds, const u
         r = seq_reserve(s, &e->space, (uint32_t)f[i].n, err);
         if (r < 0)
             break;
-        memcpy(s->tokens + s->n_kv, f[i].tokens, f[i].n * sizeof(*s->tokens));
+        if (f[i].n)
+            memcpy(s->tokens + s->n_kv, f[i].tokens, f[i].n * sizeof(*s->tokens));
     }
     if (r == 0)
         r = run_feeds(e, f, n_feeds, tap_layers, n_taps, to, err);
