@@ -64,7 +64,10 @@ with_ctypes() {
     ASAN_OPTIONS=detect_leaks=0:$ASAN_OPTIONS LD_PRELOAD=$preload python3 "$top/docs/examples/one.py" 'Hello there' \
         > "$scratch/got" && cmp "$scratch/want" "$scratch/got"
 }
-ok 'one.py: the same through ctypes' with_ctypes
+# An interpreter that is not built for it dies of gcc's thread sanitizer before it has read a line.
+if [ -z "$preload" ] || LD_PRELOAD=$preload python3 -c '' 2> /dev/null; then
+    ok 'one.py: the same through ctypes' with_ctypes
+fi
 # Its structures against the header's, field by field.
 layout() {
     PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$top/docs/examples python3 - > "$scratch/layout.c" << 'X' || return 1
