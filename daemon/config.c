@@ -204,9 +204,18 @@ static size_t section_bytes(const char *line, size_t len)
     return end ? (size_t)(end - line) - i - 1 : 0;
 }
 
+static char first_of(const char *line, size_t len)
+{
+    size_t i = 0;
+    while (i < len && isspace((unsigned char)line[i]))
+        i++;
+    return i < len ? line[i] : 0;
+}
+
+/* What the parser would pass over: overlong lines, NUL bytes, models without a key (it tells of keys only). */
 static int check_lines(const char *path, const char *text, size_t len, struct error *err)
 {
-    size_t line = 1, start = 0;
+    size_t line = 1, start = 0, bare = 0; /* line of a [model] that has had no key yet */
     for (size_t i = 0; i <= len; i++) {
         if (i < len && text[i] == 0)
             return ERR(err, FORMAT, "%s:%zu: a NUL byte", path, line);
@@ -219,10 +228,17 @@ static int check_lines(const char *path, const char *text, size_t len, struct er
         if (name > MAX_SECTION)
             return ERR(err, FORMAT, "%s:%zu: [section] of %zu bytes, at most %u", path, line, name,
                        MAX_SECTION);
+        char first = first_of(text + start, i - start);
+        if (bare && first == '[')
+            break;
+        if (first == '[')
+            bare = memmem(text + start, i - start, "[model ", 7) ? line : 0;
+        else if (first && first != '#' && first != ';')
+            bare = 0;
         start = i + 1;
         line++;
     }
-    return 0;
+    return bare ? ERR(err, FORMAT, "%s:%zu: a [model NAME] without path", path, bare) : 0;
 }
 
 int config_read_text(struct config *c, const char *path, const char *text, size_t len,

@@ -151,6 +151,8 @@ START_TEST(mistakes_are_named_with_file_and_line)
     wrong("[policy]\nprivileged_uids = root\n", 2, "privileged_uids");
     wrong("[model a]\nchat_format = chatml\n", 0, "[model a] path: must be set");
     wrong("[model a]\npath = /x\nspeed = 9\n", 3, "[model a] speed: unknown key");
+    wrong("[model a]\n", 1, "[model NAME] without path");
+    wrong("# x\n[model a]\n ; y\n\n[daemon]\nthreads = 1\n", 2, "[model NAME] without path");
     wrong("[model a/b]\npath = /x\n", 2, "letters, digits");
     wrong("[daemon]\ndefault_model = z\n[model a]\npath = /x\n", 0, "no section [model z]");
     wrong("[daemon]\ncpu_tier = mmx\n", 0, "mmx");
