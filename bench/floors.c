@@ -184,11 +184,11 @@ static double fma_c(unsigned loops, float *sink)
 
 static double int_c(unsigned loops, float *sink)
 {
-    int32_t a[16] = {0};
+    /* Sums wrap, as they do in vectors. */
+    uint32_t a[16] = {0}, s = 0;
     for (unsigned l = 0; l < loops; l++)
         for (int i = 0; i < 16; i++)
-            a[i] += (int8_t)(l + (unsigned)i) * (int8_t)(l * 3);
-    int32_t s = 0;
+            a[i] += (uint32_t)((int8_t)(l + (unsigned)i) * (int8_t)(l * 3));
     for (int i = 0; i < 16; i++)
         s += a[i];
     *sink = (float)s;
