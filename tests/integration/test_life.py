@@ -416,9 +416,11 @@ def peers_do_not_fill_the_log():
     """What a peer can cause is logged, for a while; a load that fails is not tried for each request."""
     d = Daemon(models=(), conf="[model broken]\npath = /nonexistent/model\n")
     c = d.client()
+    began = time.monotonic()
     for _ in range(200):
         refused("not-found", ["/nonexistent"], c.submit, greedy([1], 1))
-    assert d.text().count("loading broken failed") == 1, d.text()
+    tried = d.text().count("loading broken failed")
+    assert 1 <= tried <= 1 + (time.monotonic() - began) // 5, d.text()  # it rests for five seconds
     for _ in range(100):
         bad = d.client()
         bad.send(b"\xff" * 10)
@@ -427,7 +429,11 @@ def peers_do_not_fill_the_log():
     lines = [line for line in d.text().splitlines() if "<4>peer: " in line]
     assert 1 <= len(lines) <= 20 and "user %d" % os.getuid() in lines[0], lines
     refused("not-found", ["/nonexistent"], order, c, "load_model")  # an order is always carried out
-    assert d.text().count("loading broken failed") == 2
+    for _ in range(100):  # the word about it may come after the answer
+        if d.text().count("loading broken failed") > tried:
+            break
+        time.sleep(0.05)
+    assert d.text().count("loading broken failed") > tried
     d.stop()
 
 
