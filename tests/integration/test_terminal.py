@@ -66,15 +66,15 @@ class Terminal:
 
     def leave(self):
         """Ctrl-D, again while the program does not see it: one that comes before it reads single keys is lost."""
-        for _ in range(20):
+        deadline = time.monotonic() + 20
+        while self.process.poll() is None and time.monotonic() < deadline:
             try:
                 self.type("\x04")
-                if select.select([self.fd], [], [], 0.5)[0]:
+                time.sleep(0.2)  # its echo comes at once, what it does a little later
+                while select.select([self.fd], [], [], 0)[0]:
                     self.seen += os.read(self.fd, 65536).decode(errors="replace")
             except OSError:
                 pass
-            if self.process.poll() is not None:
-                break
         return self.rest()
 
     def rest(self, seconds=30):
@@ -193,16 +193,25 @@ def ctrl_c_ends_generate_with_130():
 @test
 def a_batch_shows_its_progress():
     name = os.path.join(scratch, "in.jsonl")
-    with open(name, "w") as f:
-        for i in range(400):
-            f.write(json.dumps({"prompt": "number %d" % i, "max_tokens": 40}) + "\n\n")
-    with open(os.path.join(scratch, "out"), "w") as out:
-        t = Terminal("batch", "--raw", "--ignore-eos", name, stdout=out)
-        text, status = t.rest(120)
-    assert status == 0, text
-    lines = [l for l in text.split("\r") if "lines" in l]
-    assert re.search(r"\[=* *>? *\] \d+ of 400 lines, 0 failed, \d+ running, [0-9.]+ tokens/s, \d+:\d\d left", text), text
-    assert "[====================] 400 of 400 lines" in lines[-1], lines[-1]
+
+    def write(n):
+        with open(name, "w") as f:
+            for i in range(n):
+                f.write(json.dumps({"prompt": "number %d" % i, "max_tokens": 40}) + "\n\n")
+    for n in (400, 2000, 10000, 50000):  # until it takes long enough to be seen
+        write(n)
+        with open(os.path.join(scratch, "out"), "w") as out:
+            t = Terminal("batch", "--raw", "--ignore-eos", name, stdout=out)
+            text, status = t.rest(120)
+        assert status == 0, text
+        lines = [l for l in text.split("\r") if "lines" in l]
+        assert "[====================] %d of %d lines" % (n, n) in lines[-1], lines[-1]
+        bar = r"\[=* *>? *\] \d+ of %d lines, 0 failed, \d+ running, [0-9.]+ tokens/s, \d+:\d\d left" % n
+        if re.search(bar, text):
+            break
+    else:
+        raise AssertionError(text)
+    write(400)
     # None of it with --quiet, or when nobody watches.
     with open(os.path.join(scratch, "out"), "w") as out:
         text, status = Terminal("batch", "--raw", "-q", name, stdout=out).rest(120)
