@@ -65,11 +65,13 @@ class Terminal:
         os.write(self.fd, text.encode())
 
     def leave(self):
-        """Ctrl-D, again while the program does not see it: one that comes before it reads single keys is lost."""
+        """Ctrl-D, again while the program does not see it."""
         deadline = time.monotonic() + 20
         while self.process.poll() is None and time.monotonic() < deadline:
             try:
-                self.type("\x04")
+                # One that the kernel took for the end of a line comes out as a NUL byte, which stays in the
+                # line, and Ctrl-D ends the program on an empty line only: Ctrl-U first.
+                self.type("\x15\x04")
                 time.sleep(0.2)  # its echo comes at once, what it does a little later
                 while select.select([self.fd], [], [], 0)[0]:
                     self.seen += os.read(self.fd, 65536).decode(errors="replace")
