@@ -317,3 +317,14 @@ const char *fixture_write(const struct fixture *f)
     write_weights(f, dir);
     return dir;
 }
+
+const char *fixture_write_alphabet(void)
+{
+    struct fixture_chain c;
+    fixture_chain_init(&c);
+    for (uint32_t b = 'a'; b < 'z'; b++)
+        c.next[b] = b + 1;
+    c.next['z'] = FIXTURE_EOS;
+    struct fixture f = fixture_script(fixture_chain_logit, &c);
+    return fixture_write(&f);
+}

@@ -48,3 +48,5 @@ float fixture_chain_logit(const void *chain, uint32_t x, uint32_t y);
  * model.safetensors into a new folder, which goes when the process that made it ends.  Returns its
  * path (static). */
 const char *fixture_write(const struct fixture *f);
+/* The scripted model a -> b -> ... -> z -> FIXTURE_EOS, every other token followed by itself. */
+const char *fixture_write_alphabet(void);

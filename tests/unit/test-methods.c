@@ -613,13 +613,7 @@ int main(void)
 {
     struct fixture f = fixture_random(11);
     random_model = fixture_write(&f);
-    static struct fixture_chain c;
-    fixture_chain_init(&c);
-    for (uint32_t b = 'a'; b < 'z'; b++)
-        c.next[b] = b + 1;
-    c.next['z'] = EOS;
-    f = fixture_script(fixture_chain_logit, &c);
-    alphabet_model = fixture_write(&f);
+    alphabet_model = fixture_write_alphabet();
 
     Suite *s = suite_create("methods");
     TCase *t = test_case(s, "wishes");
