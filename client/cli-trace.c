@@ -158,12 +158,12 @@ static enum edit edit_of(const struct trace *t, const json_t *r, size_t pass, si
     return before == t->out[position] ? EDIT_HARMFUL : EDIT_NEUTRAL;
 }
 
-/* One token in quotes where it has blanks or nothing to see; line breaks and the like as escapes. */
+/* One token and a bar; line breaks and the like as escapes, its id when it has no text.  The mark says without
+ * colours what the colour says. */
 static void print_token(struct trace *t, uint32_t id, const char *sgr, const char *mark)
 {
-    const char *s = text_of(t, id), *reset = *cli_sgr(t->c, sgr) ? cli_sgr(t->c, "0") : "";
-    fputs(cli_sgr(t->c, sgr), stdout);
-    fputs(*cli_sgr(t->c, sgr) ? "" : mark, stdout);
+    const char *s = text_of(t, id);
+    fputs(t->c->color ? sgr : mark, stdout);
     if (!*s)
         printf("<%" PRIu32 ">", id);
     for (; *s; s++) {
@@ -175,15 +175,12 @@ static void print_token(struct trace *t, uint32_t id, const char *sgr, const cha
         else
             fputc(b, stdout);
     }
-    fputs(reset, stdout);
-    fputs(cli_sgr(t->c, "2"), stdout);
-    fputc('|', stdout);
-    fputs(cli_sgr(t->c, "0"), stdout);
+    printf("%s|%s", cli_sgr(t->c, "\033[0;2m"), cli_sgr(t->c, "\033[0m"));
 }
 
 static void print_pass(struct trace *t, const json_t *r, size_t pass)
 {
-    static const char *const sgr[EDIT_KINDS] = {"", "1;32", "1;31", "33", "36"};
+    static const char *const sgr[EDIT_KINDS] = {"", "\033[1;32m", "\033[1;31m", "\033[33m", "\033[36m"};
     static const char *const mark[EDIT_KINDS] = {"", "+", "-", "~", "?"};
     size_t window = field(r, "window");
     uint32_t accepted =
@@ -193,7 +190,8 @@ static void print_pass(struct trace *t, const json_t *r, size_t pass)
         enum edit e = edit_of(t, r, pass, row);
         bool right = row <= accepted;
         t->edits[e]++;
-        print_token(t, draft_at(r, pass, row), e ? sgr[e] : right ? "32" : "2", mark[e]);
+        const char *plain = right ? "\033[32m" : "\033[2m";
+        print_token(t, draft_at(r, pass, row), e ? sgr[e] : plain, mark[e]);
     }
     fputc('\n', stdout);
 }
@@ -203,8 +201,8 @@ static void show_round(struct trace *t, const json_t *r)
     uint32_t window = field(r, "window"), passes = field(r, "passes"), at = field(r, "at");
     uint32_t committed = field(r, "committed");
     size_t nodes = json_array_size(json_object_get(r, "nodes"));
-    printf("%sround %" PRIu32 "%s at %" PRIu32, cli_sgr(t->c, "1"), field(r, "round"),
-           cli_sgr(t->c, "0"), at);
+    printf("%sround %" PRIu32 "%s at %" PRIu32, cli_sgr(t->c, "\033[1m"), field(r, "round"),
+           cli_sgr(t->c, "\033[0m"), at);
     if (window)
         printf(", window %" PRIu32 ", %" PRIu32 " pass%s", window, passes, passes == 1 ? "" : "es");
     if (nodes)
@@ -214,7 +212,7 @@ static void show_round(struct trace *t, const json_t *r)
         print_pass(t, r, p);
     fputs("  text    ", stdout);
     for (size_t i = at; i < (size_t)at + committed && i < t->n_out; i++)
-        print_token(t, t->out[i], i + 1 == (size_t)at + committed ? "1;36" : "32", "");
+        print_token(t, t->out[i], i + 1 == (size_t)at + committed ? "\033[1;36m" : "\033[32m", "");
     fputc('\n', stdout);
     fflush(stdout);
 }

@@ -118,6 +118,18 @@ def an_answer_and_its_statistics_with_colours():
 
 
 @test
+def a_trace_in_colours():
+    for env in ({"NO_COLOR": "1"}, {}):
+        text, status = Terminal("generate", "--raw", "--ignore-eos", "-n", "4", "--method", "ar", "--trace", "hi",
+                                env=env).rest()
+        bold, bonus = ("", "") if env else ("\033[1m", "\033[1;36m")
+        dim, end = ("", "") if env else ("\033[0;2m", "\033[0m")
+        assert status == 0 and text.startswith("%sround 0%s at 0, 1 committed\r\n" % (bold, end)), text
+        assert text.count("  text    " + bonus) == 4 and text.count(dim + "|" + end) == 4, text
+        assert ("\033[" in text) == (not env), text
+
+
+@test
 def no_color_means_none():
     for env in ({"NO_COLOR": "1"}, {}):
         t = Terminal(*CHAT, "-n", "4", env=env)
