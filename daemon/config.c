@@ -192,24 +192,13 @@ static int on_key(void *user, const char *section, const char *key, const char *
     return e == 0;
 }
 
-/* Length of the name when the line is a [section]. */
+/* Length of the name when the line, without blanks before it, is a [section]. */
 static size_t section_bytes(const char *line, size_t len)
 {
-    size_t i = 0;
-    while (i < len && isspace((unsigned char)line[i]))
-        i++;
-    if (i == len || line[i] != '[')
+    if (!len || line[0] != '[')
         return 0;
-    const char *end = memchr(line + i, ']', len - i);
-    return end ? (size_t)(end - line) - i - 1 : 0;
-}
-
-static char first_of(const char *line, size_t len)
-{
-    size_t i = 0;
-    while (i < len && isspace((unsigned char)line[i]))
-        i++;
-    return i < len ? line[i] : 0;
+    const char *end = memchr(line, ']', len);
+    return end ? (size_t)(end - line) - 1 : 0;
 }
 
 /* What the parser would pass over: overlong lines, NUL bytes, models without a key (it tells of keys only). */
@@ -224,15 +213,17 @@ static int check_lines(const char *path, const char *text, size_t len, struct er
         if (i - start > MAX_LINE)
             return ERR(err, FORMAT, "%s:%zu: %zu bytes, a line has at most %u", path, line,
                        i - start, MAX_LINE);
+        while (start < i && isspace((unsigned char)text[start]))
+            start++;
         size_t name = section_bytes(text + start, i - start);
         if (name > MAX_SECTION)
             return ERR(err, FORMAT, "%s:%zu: [section] of %zu bytes, at most %u", path, line, name,
                        MAX_SECTION);
-        char first = first_of(text + start, i - start);
+        char first = start < i ? text[start] : 0;
         if (bare && first == '[')
             break;
         if (first == '[')
-            bare = memmem(text + start, i - start, "[model ", 7) ? line : 0;
+            bare = name > 6 && memcmp(text + start, "[model ", 7) == 0 ? line : 0;
         else if (first && first != '#' && first != ';')
             bare = 0;
         start = i + 1;
