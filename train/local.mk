@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+noinst_LIBRARIES += libdedit-train.a
+# What a program links to train, in link order.
+train_libs = libdedit-train.a $(engine_libs)
+
+# One file a line, in alphabetical order.
+libdedit_train_a_SOURCES = \
+	%D%/fit.h
+
+bin_PROGRAMS += %D%/dedit-train
+train_dedit_train_SOURCES = \
+	%D%/main.c
+train_dedit_train_LDADD = $(train_libs) -lm
