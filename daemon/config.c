@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <ini.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -444,6 +445,23 @@ static int standard_model_dir(struct config *c)
     return r;
 }
 
+/* Paths below it are printed and read again, and the daemon may be asked from elsewhere. */
+static int absolute_model_dir(struct config *c, struct error *err)
+{
+    _cleanup_strbuf_ struct strbuf b = {0};
+    char here[PATH_MAX];
+    if (c->model_dir[0] == '/')
+        return 0;
+    if (!getcwd(here, sizeof here))
+        return ERR(err, IO, "model_dir: \"%s\" is relative, and the working directory: %s",
+                   c->model_dir, strerror(errno));
+    if (strbuf_addf(&b, "%s/%s", here, c->model_dir) < 0)
+        return ERR_NOMEM(err);
+    mem_free(c->model_dir);
+    c->model_dir = TAKE_PTR(b.s);
+    return 0;
+}
+
 static int check_numbers(const struct config *c, struct error *err)
 {
     if (c->max_connections < 1 || c->max_connections > 100000)
@@ -527,6 +545,8 @@ int config_load(int argc, char **argv, struct config **ret, enum config_action *
         r = read_flags(c, argc, argv, true, &file, &action, err);
     if (r == 0 && standard_model_dir(c) < 0)
         r = ERR_NOMEM(err);
+    if (r == 0)
+        r = absolute_model_dir(c, err);
     if (r == 0)
         r = check_numbers(c, err);
     if (r == 0)

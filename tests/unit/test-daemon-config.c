@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dedit.conf, drop-ins and flags: the last word wins, a mistake is named with its place. */
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -273,6 +274,28 @@ START_TEST(the_printed_configuration_reads_the_same)
 }
 END_TEST
 
+/* Or what is printed from it would lie one folder deeper each time. */
+START_TEST(a_relative_folder_of_models_is_made_absolute)
+{
+    char here[PATH_MAX], want[PATH_MAX + 32];
+    ck_assert_ptr_nonnull(getcwd(here, sizeof here));
+    conf("[daemon]\nmodel_dir = no/such\n[model a]\npath = m\n[model b]\npath = /m\n");
+    struct config *c = load_ok(ARGS("--config", file));
+    snprintf(want, sizeof want, "%s/no/such", here);
+    ck_assert_str_eq(c->model_dir, want);
+    snprintf(want, sizeof want, "%s/no/such/m", here);
+    ck_assert_str_eq(c->models[0].path, want);
+    ck_assert_str_eq(c->models[1].path, "/m");
+    char *one = print(c);
+    conf(one);
+    struct config *d = load_ok(ARGS("--config", file));
+    ck_assert_str_eq(d->models[0].path, want);
+    mem_free(one);
+    config_free(c);
+    config_free(d);
+}
+END_TEST
+
 START_TEST(a_reload_keeps_what_needs_a_restart)
 {
     struct error err = {0};
@@ -326,6 +349,7 @@ int main(void)
     tcase_add_test(t, wrong_flags_are_named);
     tcase_add_test(t, names_of_models_come_from_their_paths);
     tcase_add_test(t, the_printed_configuration_reads_the_same);
+    tcase_add_test(t, a_relative_folder_of_models_is_made_absolute);
     tcase_add_test(t, a_reload_keeps_what_needs_a_restart);
     tcase_add_test(t, allocations_may_fail);
     return test_main(s);
