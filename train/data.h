@@ -23,10 +23,10 @@
 #include "engine/tokenizer.h"
 
 #define DATA_FORMAT     1
-#define DATA_MAX_TOKENS (1u << 20)          /* of one conversation */
-#define DATA_MAX_SPANS  1024u               /* of one conversation */
-#define DATA_MAX_LINE   ((size_t)64 << 20)  /* bytes */
-#define DATA_MAX_KINDS  64u                 /* of one set; more are all "other" */
+#define DATA_MAX_TOKENS (1u << 20)         /* of one conversation */
+#define DATA_MAX_SPANS  1024u              /* of one conversation */
+#define DATA_MAX_LINE   ((size_t)64 << 20) /* bytes */
+#define DATA_MAX_KINDS  64u                /* of one set; more are all "other" */
 #define DATA_MAX_NAME   64u
 
 struct data_span {
@@ -108,11 +108,11 @@ struct data_sample {
 
 struct data_set_info {
     uint64_t n, n_tokens, n_supervised, n_duplicates, n_cut;
-    uint64_t n_unsupervised;     /* passed over */
-    const char *skipped_file;    /* the first of these, or NULL */
+    uint64_t n_unsupervised;  /* passed over */
+    const char *skipped_file; /* the first of these, or NULL */
     uint64_t skipped_line;
-    uint64_t bytes; /* memory held */
-    uint64_t hash;  /* of all samples, in order */
+    uint64_t bytes;   /* memory held */
+    uint64_t hash;    /* of all samples, in order */
     uint32_t max_len; /* of the longest */
     uint32_t n_kinds;
     char target[DATA_MAX_NAME]; /* of the first header, or "" */
