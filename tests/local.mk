@@ -118,6 +118,10 @@ tests_unit_test_drafted_bytes_SOURCES = %D%/unit/test-drafted-bytes.c %D%/unit/f
 	%D%/unit/fake-drafter.h $(engine_fixtures)
 tests_unit_test_drafted_bytes_LDADD = $(engine_test_libs) -lm
 
+check_PROGRAMS += %D%/unit/test-train-data
+tests_unit_test_train_data_SOURCES = %D%/unit/test-train-data.c
+tests_unit_test_train_data_LDADD = libdedit-test.a $(train_libs) $(CHECK_LIBS) -lm
+
 check_PROGRAMS += %D%/unit/test-proposal
 tests_unit_test_proposal_SOURCES = %D%/unit/test-proposal.c
 tests_unit_test_proposal_LDADD = $(engine_test_libs)

@@ -5,6 +5,10 @@ train_libs = libdedit-train.a $(engine_libs)
 
 # One file a line, in alphabetical order.
 libdedit_train_a_SOURCES = \
+	%D%/data.c \
+	%D%/data.h \
+	%D%/data_file.c \
+	%D%/data_line.c \
 	%D%/fit.h
 
 bin_PROGRAMS += %D%/dedit-train
