@@ -20,6 +20,8 @@ libdedit_base_a_SOURCES = \
 	%D%/mapguard.c \
 	%D%/mapguard.h \
 	%D%/memfd.c \
+	%D%/options.c \
+	%D%/options.h \
 	%D%/parse.c \
 	%D%/parse.h \
 	%D%/strbuf.c \

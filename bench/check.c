@@ -10,7 +10,7 @@
 
 enum { OPT_TAP = 300, OPT_CHUNK, OPT_ROWS, OPT_ONLY, OPT_QWEN3 };
 
-static const struct bench_opt check_opts[] = {
+static const struct option_def check_opts[] = {
     {OPT_TAP, "tap", NULL, "print the Test Anything Protocol"},
     {OPT_ONLY, "only", "KIND,...", "run these kinds (default: all)"},
     {OPT_CHUNK, "chunk", "N", "prompt rows of one call (default: the whole prompt)"},
@@ -19,7 +19,7 @@ static const struct bench_opt check_opts[] = {
      "tokenizer.json of Qwen3 (default: qwen3-tokenizer/\nin DIR or beside it)"},
     {0, NULL, NULL, NULL},
 };
-static const struct bench_opt *const groups[] = {check_opts, bench_engine_opts, NULL};
+static const struct option_def *const groups[] = {check_opts, engine_option_defs, NULL};
 
 static const struct {
     const char *name;
@@ -124,7 +124,7 @@ static int check_only(const char *list, struct error *err)
 static int set(void *ctx, int id, const char *arg, struct error *err)
 {
     struct check *k = ctx;
-    int r = bench_engine_set(&k->engine, id, arg, err);
+    int r = engine_options_set(&k->engine, id, arg, err);
     if (r)
         return r;
     switch (id) {
@@ -132,9 +132,9 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
         k->tap = true;
         return 0;
     case OPT_CHUNK:
-        return bench_u32(arg, 1, 1u << 16, &k->chunk, err);
+        return option_u32(arg, 1, 1u << 16, &k->chunk, err);
     case OPT_ROWS:
-        return bench_u32(arg, 1, 1u << 16, &k->engine.config.max_num_batched_tokens, err);
+        return option_u32(arg, 1, 1u << 16, &k->engine.config.max_num_batched_tokens, err);
     case OPT_ONLY:
         k->only = arg;
         return check_only(arg, err);
@@ -151,20 +151,20 @@ static int run(const struct bench_command *c, int argc, char **argv)
     struct check k;
     int first, status;
     memset(&k, 0, sizeof(k));
-    bench_engine_init(&k.engine);
+    engine_options_init(&k.engine);
     if (bench_options(c, argc, argv, &k, &first, &status) < 0)
         return status;
     if (first == argc)
         return bench_fail(c, BENCH_USAGE, "no folder is named; see dedit-bench check --help");
     struct error err = {0};
-    if (bench_engine_tier(&k.engine, &err) < 0)
+    if (engine_options_tier(&k.engine, &err) < 0)
         return bench_fail(c, BENCH_FAILED, "%s", err.msg);
     struct engine_config *cfg = &k.engine.config;
     if (cfg->max_num_seqs > cfg->max_num_batched_tokens)
         cfg->max_num_seqs = cfg->max_num_batched_tokens;
     if (k.engine.model)
         snprintf(k.model, sizeof(k.model), "%s", k.engine.model);
-    else if (bench_default_model(k.model, sizeof(k.model), &k.model_error) < 0)
+    else if (engine_default_model(k.model, sizeof(k.model), &k.model_error) < 0)
         k.model[0] = '\0';
     char unsupported[256] = "";
     unsigned kinds_run = 0;

@@ -11,7 +11,7 @@
 #include "engine/safetensors.h"
 
 struct check {
-    struct bench_engine engine;
+    struct engine_options engine;
     bool tap;
     uint32_t chunk;           /* prompt rows of one feed; 0: all */
     const char *only;         /* kinds to run, "," between them; NULL: all */

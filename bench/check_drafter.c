@@ -346,7 +346,7 @@ static void generation(struct check *k, struct engine *e, const char *pair, size
 
 static void check_generations(struct check *k, const char *pair)
 {
-    struct bench_engine b = k->engine;
+    struct engine_options b = k->engine;
     struct engine *e = NULL;
     struct error err = {0};
     char rest[300];
@@ -356,7 +356,7 @@ static void check_generations(struct check *k, const char *pair)
     int r = check_read_json(check_path(k, "drafter", rest), &root, &err);
     b.config.drafter = check_path(k, "drafter", pair);
     if (r == 0)
-        r = bench_engine_open(&b, target_path(k, pair), &e, &err);
+        r = engine_options_open(&b, target_path(k, pair), &e, &err);
     const json_t *c, *cases = json_object_get(root, "cases");
     size_t i;
     if (r == 0 && !json_is_array(cases))

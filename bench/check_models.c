@@ -241,7 +241,7 @@ static int model_case_open(struct model_case *m, struct error *err)
     const char *path = check_path(m->k, m->kind, gguf ? gguf : m->model);
     if ((r = safetensors_open(check_path(m->k, m->kind, tensors), &m->tensors, err)) < 0 ||
         (r = model_file_open(path, &m->file, err)) < 0 ||
-        (r = bench_engine_open(&m->k->engine, path, &m->e, err)) < 0)
+        (r = engine_options_open(&m->k->engine, path, &m->e, err)) < 0)
         return r;
     const struct model_config *c = engine_model_config(m->e);
     m->vocab = c->vocab_size;

@@ -247,7 +247,7 @@ void check_smollm2(struct check *k, const char *kind)
     }
     _cleanup_(safetensors_freep) struct safetensors *top = NULL;
     _cleanup_free_ float *logits = NULL;
-    int r = bench_engine_open(&k->engine, k->model, &m.e, &err);
+    int r = engine_options_open(&k->engine, k->model, &m.e, &err);
     if (r == 0 && !likelihood)
         r = safetensors_open(check_path(k, "smollm2", "top20.safetensors"), &top, &err);
     if (r == 0) {

@@ -34,7 +34,7 @@ enum {
     OPT_PROMPT_TOKENS,
 };
 
-static const struct bench_opt eval_opts[] = {
+static const struct option_def eval_opts[] = {
     {OPT_SETTING, "setting", "S",
      "METHOD[,w=ROWS][,k=PASSES][,n=NODES][,t=X][,tau=X]\n[,causal][,no-noise][,rejection]; may be "
      "repeated\n(default: dflash; dedit with 2, 3 passes; ddtree)"},
@@ -60,7 +60,7 @@ static const struct bench_opt eval_opts[] = {
     {OPT_PROMPT_TOKENS, "prompt-tokens", "N", "with --random (default: 256)"},
     {0, NULL, NULL, NULL},
 };
-static const struct bench_opt *const groups[] = {eval_opts, bench_engine_opts, NULL};
+static const struct option_def *const groups[] = {eval_opts, engine_option_defs, NULL};
 
 static volatile sig_atomic_t interrupted;
 static void on_interrupt(int sig)
@@ -72,7 +72,7 @@ static void on_interrupt(int sig)
 static int set(void *ctx, int id, const char *arg, struct error *err)
 {
     struct eval *e = ctx;
-    int r = bench_engine_set(&e->engine, id, arg, err);
+    int r = engine_options_set(&e->engine, id, arg, err);
     if (r)
         return r < 0 ? r : 0;
     switch (id) {
@@ -83,19 +83,19 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
         struct eval_setting unused;
         return eval_parse_setting(arg, 0, &unused, err);
     case OPT_SAMPLES:
-        return bench_u32(arg, 0, 1u << 30, &e->samples, err);
+        return option_u32(arg, 0, 1u << 30, &e->samples, err);
     case OPT_MAX_PROMPT:
-        return bench_u32(arg, 1, 1u << 30, &e->max_prompt, err);
+        return option_u32(arg, 1, 1u << 30, &e->max_prompt, err);
     case OPT_MAX_TOKENS:
-        return bench_u32(arg, 2, 1u << 30, &e->max_tokens, err);
+        return option_u32(arg, 2, 1u << 30, &e->max_tokens, err);
     case OPT_TURNS:
-        return bench_u32(arg, 1, EVAL_MAX_TURNS, &e->turns, err);
+        return option_u32(arg, 1, EVAL_MAX_TURNS, &e->turns, err);
     case OPT_TEMPERATURE:
-        return bench_float(arg, &e->temperature, err);
+        return option_float(arg, &e->temperature, err);
     case OPT_SEED:
-        return bench_u64(arg, &e->seed, err);
+        return option_u64(arg, &e->seed, err);
     case OPT_WARM_UP:
-        return bench_u32(arg, 0, 1000, &e->warmup, err);
+        return option_u32(arg, 0, 1000, &e->warmup, err);
     case OPT_CSV:
         e->csv = arg;
         return 0;
@@ -119,13 +119,13 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
             }
         return ERR(err, INVALID, "\"%s\" is no type of weights (F32, BF16, Q8_0, ...)", arg);
     case OPT_LAYERS:
-        return bench_u32(arg, 1, 1000, &e->layers, err);
+        return option_u32(arg, 1, 1000, &e->layers, err);
     case OPT_DRAFTER_LAYERS:
-        return bench_u32(arg, 1, 64, &e->drafter_layers, err);
+        return option_u32(arg, 1, 64, &e->drafter_layers, err);
     case OPT_DRAFT_VOCAB:
-        return bench_u32(arg, 0, 1u << 24, &e->draft_vocab, err);
+        return option_u32(arg, 0, 1u << 24, &e->draft_vocab, err);
     case OPT_PROMPT_TOKENS:
-        return bench_u32(arg, 1, 1u << 20, &e->prompt_tokens, err);
+        return option_u32(arg, 1, 1u << 20, &e->prompt_tokens, err);
     default:
         return ERR(err, INTERNAL, "option %d has no meaning", id);
     }
@@ -278,7 +278,7 @@ static int open_all(struct eval *e, int n, char **files, struct engine **ret,
     if (e->random) {
         int r = eval_make_settings(e, err);
         if (r == 0)
-            r = bench_engine_tier(&e->engine, err);
+            r = engine_options_tier(&e->engine, err);
         e->engine.config.enable_prefix_caching = false;
         if (r == 0)
             r = open_random(e, ret, err);
@@ -294,14 +294,14 @@ static int open_all(struct eval *e, int n, char **files, struct engine **ret,
         r = eval_read_suite(files[i], &e->suites[i], err);
     }
     if (r == 0 && !e->engine.model)
-        r = bench_default_model(path, sizeof(path), err);
+        r = engine_default_model(path, sizeof(path), err);
     if (r == 0)
-        r = bench_engine_tier(&e->engine, err);
+        r = engine_options_tier(&e->engine, err);
     /* A prefix that ar left in the cache has no drafter's context: it would be made anew in the middle
      * of the measurement. */
     e->engine.config.enable_prefix_caching = false;
     if (r == 0)
-        r = bench_engine_open(&e->engine, e->engine.model ? e->engine.model : path, ret, err);
+        r = engine_options_open(&e->engine, e->engine.model ? e->engine.model : path, ret, err);
     if (r == 0)
         r = engine_chat_format(*ret, format, err);
     return r < 0 ? r : check_settings(e, *ret, err);
@@ -311,7 +311,7 @@ static int run(const struct bench_command *c, int argc, char **argv)
 {
     static struct eval e;
     int first, status;
-    bench_engine_init(&e.engine);
+    engine_options_init(&e.engine);
     e.samples = 10;
     e.max_prompt = 480;
     e.max_tokens = 192;

@@ -49,7 +49,7 @@ struct eval_suite {
 };
 
 struct eval {
-    struct bench_engine engine;
+    struct engine_options engine;
     struct eval_setting settings[EVAL_MAX_SETTINGS];
     unsigned n_settings;
     struct eval_suite suites[EVAL_MAX_SUITES];

@@ -31,19 +31,19 @@ static int set_word(const char *word, struct eval_setting *s, struct error *err)
         return 0;
     }
     if (eq && n == 1 && word[0] == 'w')
-        return bench_u32(eq + 1, 2, DRAFT_MAX_WINDOW, &d->window, err);
+        return option_u32(eq + 1, 2, DRAFT_MAX_WINDOW, &d->window, err);
     if (eq && n == 1 && word[0] == 'k')
-        return bench_u32(eq + 1, 1, DRAFT_MAX_PASSES, &d->passes, err);
+        return option_u32(eq + 1, 1, DRAFT_MAX_PASSES, &d->passes, err);
     if (eq && n == 1 && word[0] == 'n')
-        return bench_u32(eq + 1, 1, PROPOSAL_MAX_NODES, &d->tree_budget, err);
+        return option_u32(eq + 1, 1, PROPOSAL_MAX_NODES, &d->tree_budget, err);
     if (eq && n == 3 && !strncmp(word, "tau", 3)) {
         float tau;
-        int r = bench_float(eq + 1, &tau, err);
+        int r = option_float(eq + 1, &tau, err);
         s->tau = (double)tau;
         return r == 0 && !(tau >= 1) ? ERR(err, INVALID, "tau is at least 1") : r;
     }
     if (eq && n == 1 && word[0] == 't')
-        return bench_float(eq + 1, &s->temperature, err);
+        return option_float(eq + 1, &s->temperature, err);
     return ERR(err, INVALID,
                "\"%s\" is not w=ROWS, k=PASSES, n=NODES, t=TEMPERATURE, tau=X, causal, no-noise "
                "or rejection",

@@ -48,7 +48,7 @@ enum {
     OPT_SCRIPT,
 };
 
-static const struct bench_opt prompt_opts[] = {
+static const struct option_def prompt_opts[] = {
     {OPT_CHAT_FORMAT, "chat-format", "F",
      "chatml, qwen3, smollm2 or llama3\n(default: told by the model's template)"},
     {OPT_SYSTEM, "system", "TEXT", "system message (default: the format's own, if any)"},
@@ -58,7 +58,7 @@ static const struct bench_opt prompt_opts[] = {
     {OPT_JSON, "json", NULL, "one JSON object a token, then one for the end"},
     {0, NULL, NULL, NULL},
 };
-static const struct bench_opt sampling_opts[] = {
+static const struct option_def sampling_opts[] = {
     {OPT_MAX_TOKENS, "max-tokens", "N", "(default: 256)"},
     {OPT_MIN_TOKENS, "min-tokens", "N", "no end before N tokens (default: 0)"},
     {OPT_TEMPERATURE, "temperature", "X", "0 to 100; 0 is greedy (default: 0)"},
@@ -77,7 +77,7 @@ static const struct bench_opt sampling_opts[] = {
     {OPT_LOGPROBS, "logprobs", "N", "with --json: N alternatives, 0 to 20"},
     {0, NULL, NULL, NULL},
 };
-static const struct bench_opt drafting_opts[] = {
+static const struct option_def drafting_opts[] = {
     {OPT_METHOD, "method", "M",
      "ar (plain), ngram, dflash, dedit, ddtree, scripted\nor auto (default: auto)"},
     {OPT_WINDOW, "window", "W",
@@ -92,8 +92,8 @@ static const struct bench_opt drafting_opts[] = {
     {OPT_SCRIPT, "script", "FILE", "scripted: proposals, one JSON object a line\n(default: none)"},
     {0, NULL, NULL, NULL},
 };
-static const struct bench_opt *const groups[] = {prompt_opts, sampling_opts, drafting_opts,
-                                                 bench_engine_opts, NULL};
+static const struct option_def *const groups[] = {prompt_opts, sampling_opts, drafting_opts,
+                                                  engine_option_defs, NULL};
 
 static volatile sig_atomic_t interrupted;
 static void on_interrupt(int sig)
@@ -113,8 +113,8 @@ static int set_logit_bias(struct generate *g, const char *arg, struct error *err
     memcpy(id, arg, n);
     id[n] = '\0';
     struct logit_bias *b = &g->bias[g->sampling.n_logit_bias++];
-    int r = bench_u32(id, 0, UINT32_MAX, &b->token, err);
-    return r < 0 ? r : bench_float(arg + n + 1, &b->bias, err);
+    int r = option_u32(id, 0, UINT32_MAX, &b->token, err);
+    return r < 0 ? r : option_float(arg + n + 1, &b->bias, err);
 }
 
 static int set_stop_ids(struct generate *g, const char *arg, struct error *err)
@@ -127,7 +127,7 @@ static int set_stop_ids(struct generate *g, const char *arg, struct error *err)
                        SAMPLING_MAX_STOP_IDS);
         memcpy(id, s, n);
         id[n] = '\0';
-        int r = bench_u32(id, 0, UINT32_MAX, &g->stop_ids[g->sampling.n_stop_ids++], err);
+        int r = option_u32(id, 0, UINT32_MAX, &g->stop_ids[g->sampling.n_stop_ids++], err);
         if (r < 0)
             return r;
         s += n;
@@ -148,13 +148,13 @@ static int set_drafting(struct generate *g, int id, const char *arg, struct erro
                        "\"%s\" is not auto, ar, ngram, dflash, dedit, ddtree or scripted", arg);
         return 1;
     case OPT_WINDOW:
-        r = bench_u32(arg, 2, DRAFT_MAX_WINDOW, &d->window, err);
+        r = option_u32(arg, 2, DRAFT_MAX_WINDOW, &d->window, err);
         return r < 0 ? r : 1;
     case OPT_PASSES:
-        r = bench_u32(arg, 1, DRAFT_MAX_PASSES, &d->passes, err);
+        r = option_u32(arg, 1, DRAFT_MAX_PASSES, &d->passes, err);
         return r < 0 ? r : 1;
     case OPT_TREE_BUDGET:
-        r = bench_u32(arg, 1, PROPOSAL_MAX_NODES, &d->tree_budget, err);
+        r = option_u32(arg, 1, PROPOSAL_MAX_NODES, &d->tree_budget, err);
         return r < 0 ? r : 1;
     case OPT_EDIT_VISIBILITY:
         d->visibility = strcmp(arg, "causal") == 0 ? DRAFT_CAUSAL : DRAFT_BIDIRECTIONAL;
@@ -183,7 +183,7 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
 {
     struct generate *g = ctx;
     struct sampling_params *p = &g->sampling;
-    int r = bench_engine_set(&g->engine, id, arg, err);
+    int r = engine_options_set(&g->engine, id, arg, err);
     if (r == 0)
         r = set_drafting(g, id, arg, err);
     if (r)
@@ -210,28 +210,28 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
         g->json = true;
         return 0;
     case OPT_MAX_TOKENS:
-        return bench_u32(arg, 0, 1u << 30, &p->max_tokens, err);
+        return option_u32(arg, 0, 1u << 30, &p->max_tokens, err);
     case OPT_MIN_TOKENS:
-        return bench_u32(arg, 0, 1u << 30, &p->min_tokens, err);
+        return option_u32(arg, 0, 1u << 30, &p->min_tokens, err);
     case OPT_TEMPERATURE:
-        return bench_float(arg, &p->temperature, err);
+        return option_float(arg, &p->temperature, err);
     case OPT_TOP_K:
-        return bench_i32(arg, INT32_MIN, INT32_MAX, &p->top_k, err);
+        return option_i32(arg, INT32_MIN, INT32_MAX, &p->top_k, err);
     case OPT_TOP_P:
-        return bench_float(arg, &p->top_p, err);
+        return option_float(arg, &p->top_p, err);
     case OPT_MIN_P:
-        return bench_float(arg, &p->min_p, err);
+        return option_float(arg, &p->min_p, err);
     case OPT_REPETITION:
-        return bench_float(arg, &p->repetition_penalty, err);
+        return option_float(arg, &p->repetition_penalty, err);
     case OPT_FREQUENCY:
-        return bench_float(arg, &p->frequency_penalty, err);
+        return option_float(arg, &p->frequency_penalty, err);
     case OPT_PRESENCE:
-        return bench_float(arg, &p->presence_penalty, err);
+        return option_float(arg, &p->presence_penalty, err);
     case OPT_LOGIT_BIAS:
         return set_logit_bias(g, arg, err);
     case OPT_SEED:
         p->has_seed = true;
-        return bench_u64(arg, &p->seed, err);
+        return option_u64(arg, &p->seed, err);
     case OPT_STOP:
         if (p->n_stop == SAMPLING_MAX_STOP_STRINGS)
             return ERR(err, INVALID, "more than %d are not allowed", SAMPLING_MAX_STOP_STRINGS);
@@ -246,7 +246,7 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
         p->ignore_eos = true;
         return 0;
     case OPT_LOGPROBS:
-        return bench_i32(arg, -1, SAMPLING_MAX_LOGPROBS, &p->logprobs, err);
+        return option_i32(arg, -1, SAMPLING_MAX_LOGPROBS, &p->logprobs, err);
     default:
         return ERR(err, INTERNAL, "option %d has no meaning", id);
     }
@@ -294,7 +294,7 @@ static int read_ids(const char *s, struct token_list *ids, struct error *err)
         uint32_t id;
         if (n < sizeof(word))
             memcpy(word, s, n);
-        int r = bench_u32(word, 0, UINT32_MAX, &id, err);
+        int r = option_u32(word, 0, UINT32_MAX, &id, err);
         if (r < 0)
             return error_prefix(err, r, "prompt");
         if (token_list_add(ids, id) < 0)
@@ -377,7 +377,7 @@ static int run(const struct bench_command *c, int argc, char **argv)
     struct generate g;
     int first, status;
     memset(&g, 0, sizeof(g));
-    bench_engine_init(&g.engine);
+    engine_options_init(&g.engine);
     sampling_params_init(&g.sampling);
     g.sampling.temperature = 0;
     g.sampling.max_tokens = 256;
@@ -398,12 +398,12 @@ static int run(const struct bench_command *c, int argc, char **argv)
     if (read_prompt(argc - first, argv + first, &prompt, &err) < 0)
         return bench_fail(c, interrupted ? BENCH_INTERRUPTED : BENCH_USAGE, "%s", err.msg);
     char path[4096];
-    if (!g.engine.model && bench_default_model(path, sizeof(path), &err) < 0)
+    if (!g.engine.model && engine_default_model(path, sizeof(path), &err) < 0)
         return bench_fail(c, BENCH_FAILED, "%s", err.msg);
     _cleanup_(engine_freep) struct engine *e = NULL;
     uint64_t t0 = clock_now_ns();
-    if (bench_engine_tier(&g.engine, &err) < 0 ||
-        bench_engine_open(&g.engine, g.engine.model ? g.engine.model : path, &e, &err) < 0)
+    if (engine_options_tier(&g.engine, &err) < 0 ||
+        engine_options_open(&g.engine, g.engine.model ? g.engine.model : path, &e, &err) < 0)
         return bench_fail(c, BENCH_FAILED, "%s", err.msg);
     g.load_ns = clock_now_ns() - t0;
     _cleanup_token_list_ struct token_list ids = {0};

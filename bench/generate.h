@@ -5,7 +5,7 @@
 #include "bench/bench.h"
 
 struct generate {
-    struct bench_engine engine;
+    struct engine_options engine;
     struct sampling_params sampling;
     struct drafting_params drafting;
     struct draft_script script;

@@ -11,7 +11,6 @@ bench_dedit_bench_SOURCES = \
 	%D%/check_smollm2.c \
 	%D%/check_text.c \
 	%D%/check_verify.c \
-	%D%/engine_options.c \
 	%D%/eval.c \
 	%D%/eval.h \
 	%D%/eval_answer.c \

@@ -21,7 +21,7 @@ enum {
     OPT_LOAD
 };
 
-static const struct bench_opt step_opts[] = {
+static const struct option_def step_opts[] = {
     {OPT_RANDOM, "random", "SHAPE",
      "smollm2-135m or qwen3-0.6b with random weights, of\nthe type that --dtype names: F32, F16, "
      "BF16, Q8_0,\nQ4_0, ... Q6_K (default: BF16)"},
@@ -36,31 +36,31 @@ static const struct bench_opt step_opts[] = {
     {OPT_LOAD, "load", NULL, "measure loading and resident memory instead"},
     {0, NULL, NULL, NULL},
 };
-static const struct bench_opt *const groups[] = {step_opts, bench_engine_opts, NULL};
+static const struct option_def *const groups[] = {step_opts, engine_option_defs, NULL};
 
 static int set(void *ctx, int id, const char *arg, struct error *err)
 {
     struct step *s = ctx;
     switch (id) {
-    case BENCH_OPT_DTYPE:
+    case ENGINE_OPT_DTYPE:
         s->dtype = arg; /* what it means depends on --random */
         return 0;
     case OPT_RANDOM:
         s->random = arg;
         return 0;
     case OPT_LAYERS:
-        return bench_u32(arg, 1, 1024, &s->layers, err);
+        return option_u32(arg, 1, 1024, &s->layers, err);
     case OPT_ROWS:
-        return bench_u32_list(arg, s->rows, STEP_MAX_ROWS, &s->n_rows, err);
+        return option_u32_list(arg, 1, s->rows, STEP_MAX_ROWS, &s->n_rows, err);
     case OPT_CONTEXT:
-        return bench_u32_list(arg, s->contexts, STEP_MAX_CONTEXTS, &s->n_contexts, err);
+        return option_u32_list(arg, 1, s->contexts, STEP_MAX_CONTEXTS, &s->n_contexts, err);
     case OPT_REPETITIONS:
-        return bench_u32(arg, 6, 100000, &s->repetitions, err);
+        return option_u32(arg, 6, 100000, &s->repetitions, err);
     case OPT_CSV:
         s->csv_path = arg;
         return 0;
     case OPT_PREFILL:
-        return bench_u32(arg, 1, 1u << 16, &s->prefill, err);
+        return option_u32(arg, 1, 1u << 16, &s->prefill, err);
     case OPT_REST:
         s->rest = true;
         return 0;
@@ -68,7 +68,7 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
         s->load = true;
         return 0;
     default:
-        return bench_engine_set(&s->engine, id, arg, err) < 0 ? DEDIT_E_INVALID : 0;
+        return engine_options_set(&s->engine, id, arg, err) < 0 ? DEDIT_E_INVALID : 0;
     }
 }
 
@@ -175,8 +175,8 @@ static int parse_dtype(struct step *s, enum dk_type *ret, struct error *err)
     if (!s->dtype)
         return 0;
     if (!s->random)
-        return bench_engine_set(&s->engine, BENCH_OPT_DTYPE, s->dtype, err) < 0 ? DEDIT_E_INVALID
-                                                                                : 0;
+        return engine_options_set(&s->engine, ENGINE_OPT_DTYPE, s->dtype, err) < 0 ? DEDIT_E_INVALID
+                                                                                   : 0;
     for (int t = 0; t < DK_TYPE_COUNT; t++) {
         const char *a = dk_type_info((enum dk_type)t)->name, *b = s->dtype;
         /* Upper and lower case alike, ASCII only. */
@@ -221,7 +221,7 @@ static int open_all(struct step *s, struct error *err)
         c->max_context = (context + rows + 31) / 16 * 16;
     c->max_num_seqs = 1;
     r = copy ? engine_new_textless(copy, c, &s->e, err)
-             : bench_engine_open(&s->engine, s->path, &s->e, err);
+             : engine_options_open(&s->engine, s->path, &s->e, err);
     if (r < 0)
         return r;
     s->amx_class = strstr(engine_class(s->e), "amx") != NULL;
@@ -269,7 +269,7 @@ static int run(const struct bench_command *c, int argc, char **argv)
     struct error err = {0};
     int first, status;
     memset(&s, 0, sizeof(s));
-    bench_engine_init(&s.engine);
+    engine_options_init(&s.engine);
     memcpy(s.rows, rows, sizeof(rows));
     s.n_rows = ARRAY_LEN(rows);
     s.contexts[0] = 256;
@@ -287,13 +287,13 @@ static int run(const struct bench_command *c, int argc, char **argv)
         return bench_fail(c, BENCH_USAGE, "--load needs a file: --random has none");
     if (parse_dtype(&s, &s.type, &err) < 0)
         return bench_fail(c, BENCH_USAGE, "--dtype: %s", err.msg);
-    if (bench_engine_tier(&s.engine, &err) < 0)
+    if (engine_options_tier(&s.engine, &err) < 0)
         return bench_fail(c, BENCH_FAILED, "%s", err.msg);
     char path[4096];
     int r = 0;
     s.path = s.engine.model;
     if (!s.random && !s.path) {
-        r = bench_default_model(path, sizeof(path), &err);
+        r = engine_default_model(path, sizeof(path), &err);
         s.path = path;
     }
     if (r == 0)

@@ -13,7 +13,7 @@
 #define STEP_MAX_CONTEXTS 8
 
 struct step {
-    struct bench_engine engine;
+    struct engine_options engine;
     const char *random, *dtype, *csv_path, *path;
     uint32_t layers, rows[STEP_MAX_ROWS], contexts[STEP_MAX_CONTEXTS], repetitions, prefill;
     enum dk_type type; /* with random */

@@ -57,7 +57,7 @@ int step_load(struct step *s, struct error *err)
     for (size_t i = 0; i < n; i++) {
         struct engine_load_timing t;
         s->e = engine_free(s->e);
-        if ((r = bench_engine_open(&s->engine, s->path, &s->e, err)) < 0)
+        if ((r = engine_options_open(&s->engine, s->path, &s->e, err)) < 0)
             return r;
         engine_timing(s->e, &t);
         const double all[] = {t.open, t.vocabulary, t.pack, t.kv, t.first_prefill};

@@ -19,21 +19,21 @@ struct tokenize {
     bool skip_special;
 };
 
-static const struct bench_opt tokenize_opts[] = {
+static const struct option_def tokenize_opts[] = {
     {OPT_MODEL, "model", "PATH",
      "a .gguf file, a Hugging Face folder or a\ntokenizer.json (default: the default model)"},
     {OPT_SPECIAL, "special", NULL, "recognise control tokens in the text"},
     {OPT_BOS, "bos", NULL, "begin with BOS when the model wants one"},
     {0, NULL, NULL, NULL},
 };
-static const struct bench_opt detokenize_opts[] = {
+static const struct option_def detokenize_opts[] = {
     {OPT_MODEL, "model", "PATH",
      "a .gguf file, a Hugging Face folder or a\ntokenizer.json (default: the default model)"},
     {OPT_SPECIAL, "skip-special", NULL, "control tokens give no text"},
     {0, NULL, NULL, NULL},
 };
-static const struct bench_opt *const tokenize_groups[] = {tokenize_opts, NULL};
-static const struct bench_opt *const detokenize_groups[] = {detokenize_opts, NULL};
+static const struct option_def *const tokenize_groups[] = {tokenize_opts, NULL};
+static const struct option_def *const detokenize_groups[] = {detokenize_opts, NULL};
 
 static int set(void *ctx, int id, const char *arg, struct error *err)
 {
@@ -61,7 +61,7 @@ static int load(const char *model, struct model_file **ret_file, struct tokenize
 {
     char path[4096];
     if (!model) {
-        int r = bench_default_model(path, sizeof(path), err);
+        int r = engine_default_model(path, sizeof(path), err);
         if (r < 0)
             return r;
         model = path;
@@ -149,7 +149,7 @@ static int run_detokenize(const struct bench_command *c, int argc, char **argv)
         uint32_t id;
         if (n < sizeof(word))
             memcpy(word, s, n);
-        if (bench_u32(word, 0, UINT32_MAX, &id, &err) < 0)
+        if (option_u32(word, 0, UINT32_MAX, &id, &err) < 0)
             return bench_fail(c, BENCH_USAGE, "%s", err.msg);
         if (detokenizer_push(&d, tok, id, t.skip_special ? DETOKENIZE_SKIP_SPECIAL : 0, &out) < 0)
             return bench_fail(c, BENCH_FAILED, "out of memory");

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/options.h"
 #include "base/parse.h"
 #include "client/cli-parse.h"
 #include "client/cli.h"
@@ -58,34 +59,9 @@ const size_t cli_n_sampling = ARRAY_LEN(cli_sampling);
 
 /* ---- the nearest name ----------------------------------------------------------------------------------- */
 
-/* Edits between two short words. */
-static unsigned distance(const char *a, const char *b)
-{
-    unsigned row[40];
-    size_t n = strlen(b);
-    if (n >= ARRAY_LEN(row))
-        return 100;
-    for (size_t k = 0; k <= n; k++)
-        row[k] = (unsigned)k;
-    for (size_t i = 0; a[i]; i++) {
-        unsigned diagonal = row[0];
-        row[0] = (unsigned)i + 1;
-        for (size_t k = 0; k < n; k++) {
-            unsigned best = diagonal + (a[i] != b[k]);
-            diagonal = row[k + 1];
-            if (row[k + 1] + 1 < best)
-                best = row[k + 1] + 1;
-            if (row[k] + 1 < best)
-                best = row[k] + 1;
-            row[k + 1] = best;
-        }
-    }
-    return row[n];
-}
-
 static void consider(const char *word, const char *name, const char **best, unsigned *least)
 {
-    unsigned d = distance(word, name);
+    unsigned d = name_distance(word, name);
     if (d < *least) {
         *least = d;
         *best = name;
@@ -95,7 +71,7 @@ static void consider(const char *word, const char *name, const char **best, unsi
 const char *cli_nearest_command(const char *word)
 {
     const char *best = NULL;
-    unsigned least = 4;
+    unsigned least = NAME_NEAR + 1;
     for (size_t i = 0; i < cli_n_commands; i++)
         consider(word, cli_commands[i].name, &best, &least);
     return best;
@@ -104,7 +80,7 @@ const char *cli_nearest_command(const char *word)
 static const char *nearest_option(const struct cli_command *k, const char *word)
 {
     const char *best = NULL;
-    unsigned least = 4;
+    unsigned least = NAME_NEAR + 1;
     for (size_t i = 0; i < k->n_options; i++)
         consider(word, k->options[i].name, &best, &least);
     for (size_t i = 0; i < cli_n_common; i++)

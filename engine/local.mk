@@ -46,6 +46,8 @@ libdedit_engine_a_SOURCES = \
 	%D%/engine.c \
 	%D%/engine.h \
 	%D%/engine_internal.h \
+	%D%/engine_options.c \
+	%D%/engine_options.h \
 	%D%/feed.c \
 	%D%/gguf.c \
 	%D%/gguf.h \

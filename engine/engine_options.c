@@ -6,33 +6,33 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bench/bench.h"
+#include "engine/engine_options.h"
 
 #define DEFAULT_MODEL "SmolLM2-135M-Instruct.Q4_1.gguf"
 #define SYSTEM_MODELS "/var/lib/dedit/models"
 #define MAX_THREADS   64u
 #define MAX_BENCH_CTX (1u << 20)
 
-const struct bench_opt bench_engine_opts[] = {
-    {BENCH_OPT_MODEL, "model", "PATH",
+const struct option_def engine_option_defs[] = {
+    {ENGINE_OPT_MODEL, "model", "PATH",
      "a .gguf file or a Hugging Face folder\n(default: the default model in the cache)"},
-    {BENCH_OPT_TIER, "tier", "T",
+    {ENGINE_OPT_TIER, "tier", "T",
      "c, avx2, avx512 or amx (default: DEDIT_CPU_TIER,\nelse the best that this machine has)"},
-    {BENCH_OPT_THREADS, "threads", "N", "(default: the CPUs that this process may use)"},
-    {BENCH_OPT_KV_DTYPE, "kv-dtype", "T", "f32, bf16 or f16 (default: f32)"},
-    {BENCH_OPT_DTYPE, "dtype", "T",
+    {ENGINE_OPT_THREADS, "threads", "N", "(default: the CPUs that this process may use)"},
+    {ENGINE_OPT_KV_DTYPE, "kv-dtype", "T", "f32, bf16 or f16 (default: f32)"},
+    {ENGINE_OPT_DTYPE, "dtype", "T",
      "weights as filed, or converted while loading:\nfile, bf16 or f32 (default: file)"},
-    {BENCH_OPT_EXACT, "exact", NULL, "BF16 weights never take the AMX BF16 class"},
-    {BENCH_OPT_CONTEXT, "max-model-len", "N",
+    {ENGINE_OPT_EXACT, "exact", NULL, "BF16 weights never take the AMX BF16 class"},
+    {ENGINE_OPT_CONTEXT, "max-model-len", "N",
      "positions of a sequence (default: the model's, at\nmost 8192)"},
-    {BENCH_OPT_DRAFTER, "drafter", "PATH",
+    {ENGINE_OPT_DRAFTER, "drafter", "PATH",
      "a drafter for the model: a DFlash folder or .gguf file\n(default: none)"},
-    {BENCH_OPT_DRAFTER_DTYPE, "drafter-dtype", "T",
+    {ENGINE_OPT_DRAFTER_DTYPE, "drafter-dtype", "T",
      "its weights: file, bf16, f32 or q8_0 (default: file)"},
     {0, NULL, NULL, NULL},
 };
 
-void bench_engine_init(struct bench_engine *e)
+void engine_options_init(struct engine_options *e)
 {
     memset(e, 0, sizeof(*e));
     engine_config_init(&e->config);
@@ -50,15 +50,15 @@ static int set_dtype(const char *arg, bool drafter, enum backend_dtype *ret, str
                drafter ? ", f32 or q8_0" : " or f32");
 }
 
-int bench_engine_set(struct bench_engine *e, int id, const char *arg, struct error *err)
+int engine_options_set(struct engine_options *e, int id, const char *arg, struct error *err)
 {
     struct engine_config *c = &e->config;
     int r;
     switch (id) {
-    case BENCH_OPT_MODEL:
+    case ENGINE_OPT_MODEL:
         e->model = arg;
         return 1;
-    case BENCH_OPT_TIER:
+    case ENGINE_OPT_TIER:
         if (!dk_tier_parse(arg, &c->tier))
             return ERR(err, INVALID, "\"%s\" is not c, avx2, avx512 or amx", arg);
         if (!dk_ops(c->tier))
@@ -66,35 +66,35 @@ int bench_engine_set(struct bench_engine *e, int id, const char *arg, struct err
                        dk_tier_name(dk_tier_best()));
         e->tier_given = true;
         return 1;
-    case BENCH_OPT_THREADS:
-        r = bench_u32(arg, 1, MAX_THREADS, &c->n_threads, err);
+    case ENGINE_OPT_THREADS:
+        r = option_u32(arg, 1, MAX_THREADS, &c->n_threads, err);
         return r < 0 ? r : 1;
-    case BENCH_OPT_KV_DTYPE:
+    case ENGINE_OPT_KV_DTYPE:
         for (int t = 0; t < DK_KV_TYPE_COUNT; t++)
             if (!strcmp(arg, dk_kv_type_name((enum dk_kv_type)t))) {
                 c->kv_type = (enum dk_kv_type)t;
                 return 1;
             }
         return ERR(err, INVALID, "\"%s\" is not f32, bf16 or f16", arg);
-    case BENCH_OPT_DTYPE:
+    case ENGINE_OPT_DTYPE:
         return set_dtype(arg, false, &c->dtype, err);
-    case BENCH_OPT_DRAFTER:
+    case ENGINE_OPT_DRAFTER:
         c->drafter = arg;
         return 1;
-    case BENCH_OPT_DRAFTER_DTYPE:
+    case ENGINE_OPT_DRAFTER_DTYPE:
         return set_dtype(arg, true, &c->drafter_dtype, err);
-    case BENCH_OPT_EXACT:
+    case ENGINE_OPT_EXACT:
         c->exact = true;
         return 1;
-    case BENCH_OPT_CONTEXT:
-        r = bench_u32(arg, 1, MAX_BENCH_CTX, &c->max_context, err);
+    case ENGINE_OPT_CONTEXT:
+        r = option_u32(arg, 1, MAX_BENCH_CTX, &c->max_context, err);
         return r < 0 ? r : 1;
     default:
         return 0;
     }
 }
 
-int bench_engine_tier(struct bench_engine *e, struct error *err)
+int engine_options_tier(struct engine_options *e, struct error *err)
 {
     if (e->config.n_threads == 0) {
         cpu_set_t set;
@@ -105,13 +105,13 @@ int bench_engine_tier(struct bench_engine *e, struct error *err)
     return e->tier_given ? 0 : dk_tier_choose(getenv("DEDIT_CPU_TIER"), &e->config.tier, err);
 }
 
-int bench_engine_open(const struct bench_engine *e, const char *path, struct engine **ret,
-                      struct error *err)
+int engine_options_open(const struct engine_options *e, const char *path, struct engine **ret,
+                        struct error *err)
 {
     return engine_new(path, &e->config, NULL, NULL, ret, err);
 }
 
-int bench_default_model(char *buf, size_t size, struct error *err)
+int engine_default_model(char *buf, size_t size, struct error *err)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     /* The XDG rules: a relative value is ignored. */

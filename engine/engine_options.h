@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options that every program with an engine in its process has, and where the default model lies. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "engine/engine.h"
+
+struct engine_options {
+    const char *model; /* NULL: the default model */
+    bool tier_given;
+    struct engine_config config;
+};
+enum {
+    ENGINE_OPT_MODEL = 1000,
+    ENGINE_OPT_TIER,
+    ENGINE_OPT_THREADS,
+    ENGINE_OPT_KV_DTYPE,
+    ENGINE_OPT_DTYPE,
+    ENGINE_OPT_EXACT,
+    ENGINE_OPT_CONTEXT,
+    ENGINE_OPT_DRAFTER,
+    ENGINE_OPT_DRAFTER_DTYPE
+};
+extern const struct option_def engine_option_defs[];
+void engine_options_init(struct engine_options *e);
+/* 1 when id is one of them and was taken, 0 when it is another's, negative on error. */
+int engine_options_set(struct engine_options *e, int id, const char *arg, struct error *err);
+/* After the options: the tier of DEDIT_CPU_TIER unless --tier was given, the number of threads. */
+int engine_options_tier(struct engine_options *e, struct error *err);
+/* Loads the model. */
+int engine_options_open(const struct engine_options *e, const char *path, struct engine **ret,
+                        struct error *err);
+/* Path of the default model, where models/fetch puts it: the user's cache, else the system's
+ * folder.  NOT_FOUND says how to get it.  buf: PATH_MAX bytes. */
+int engine_default_model(char *buf, size_t size, struct error *err);
