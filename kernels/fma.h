@@ -11,9 +11,15 @@
 
 #include <stdint.h>
 
+/* The functions here and in math.h are device functions, too, where nvcc compiles them. */
+#ifdef __CUDACC__
+#define DK_FN static __host__ __device__ __forceinline__
+#else
+#define DK_FN static inline
+#endif
 
 /* a * b + c in binary64, rounded to odd: an inexact result gets an odd last bit. */
-static inline double dk_fma_odd(float a, float b, float c)
+DK_FN double dk_fma_odd(float a, float b, float c)
 {
     double p = (double)a * (double)b, d = (double)c;
     double s = p + d;
@@ -23,7 +29,8 @@ static inline double dk_fma_odd(float a, float b, float c)
     union {
         double f;
         int64_t i;
-    } u = {.f = s};
+    } u;
+    u.f = s;
     /* One step towards the exact value when s is even; |s| grows when rest and s agree in sign. */
     int64_t inexact = (rest > 0) | (rest < 0);
     int64_t up = ((rest > 0) == (s > 0)) ? 1 : -1;
@@ -31,9 +38,11 @@ static inline double dk_fma_odd(float a, float b, float c)
     return u.f;
 }
 
-static inline float dk_fmaf(float a, float b, float c)
+DK_FN float dk_fmaf(float a, float b, float c)
 {
-#if defined(__FMA__) || defined(__FP_FAST_FMAF)
+#if defined(__CUDA_ARCH__)
+    return __fmaf_rn(a, b, c);
+#elif defined(__FMA__) || defined(__FP_FAST_FMAF)
     return __builtin_fmaf(a, b, c);
 #else
     return (float)dk_fma_odd(a, b, c);

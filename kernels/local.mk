@@ -106,3 +106,8 @@ libdedit_kernels_avx512_a_SOURCES += \
 	%D%/cpu/sampling/avx512.c \
 	%D%/cpu/sampling/philox.h \
 	%D%/cpu/sampling/vector.h
+# The host's side of the CUDA kernels: needs no CUDA.
+libdedit_kernels_a_SOURCES += \
+	%D%/cuda/cuda_kernels.h \
+	%D%/cuda/layout.c \
+	%D%/cuda/layout.h
