@@ -111,3 +111,20 @@ libdedit_kernels_a_SOURCES += \
 	%D%/cuda/cuda_kernels.h \
 	%D%/cuda/layout.c \
 	%D%/cuda/layout.h
+
+# Training.
+libdedit_kernels_a_SOURCES += \
+	%D%/cpu/gemm/c.c \
+	%D%/cpu/train/body.h \
+	%D%/cpu/train/c.c \
+	%D%/cpu/train/dispatch.c \
+	%D%/cpu/train/internal.h \
+	%D%/train.h
+libdedit_kernels_avx2_a_SOURCES += \
+	%D%/cpu/gemm/avx2.c \
+	%D%/cpu/gemm/tile.h \
+	%D%/cpu/train/avx2.c
+libdedit_kernels_avx512_a_SOURCES += \
+	%D%/cpu/gemm/avx512.c \
+	%D%/cpu/gemm/tile.h \
+	%D%/cpu/train/avx512.c

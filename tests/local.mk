@@ -209,6 +209,12 @@ tests_unit_test_model_config_LDADD = $(engine_test_libs)
 tests_unit_test_safetensors_SOURCES = %D%/unit/test-safetensors.c $(model_file_tests)
 tests_unit_test_safetensors_LDADD = $(engine_test_libs)
 
+train_test_libs = libdedit-test.a $(train_libs) $(CHECK_LIBS) -lm
+train_fixtures = %D%/unit/train-util.c %D%/unit/train-util.h
+check_PROGRAMS += %D%/unit/test-train-golden
+tests_unit_test_train_golden_SOURCES = %D%/unit/test-train-golden.c $(train_fixtures)
+tests_unit_test_train_golden_LDADD = $(train_test_libs)
+
 daemon_test_libs = libdedit-test.a $(daemon_libs) $(JANSSON_LIBS) $(CHECK_LIBS)
 check_PROGRAMS += %D%/unit/test-daemon-config
 tests_unit_test_daemon_config_SOURCES = %D%/unit/test-daemon-config.c

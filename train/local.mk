@@ -11,6 +11,24 @@ libdedit_train_a_SOURCES = \
 	%D%/data_line.c \
 	%D%/fit.h
 
+# The step, fit, widen, export.
+libdedit_train_a_SOURCES += \
+	%D%/adamw.c \
+	%D%/adamw.h \
+	%D%/attention.c \
+	%D%/backward.c \
+	%D%/forward.c \
+	%D%/forward.h \
+	%D%/loss.c \
+	%D%/loss.h \
+	%D%/ops.c \
+	%D%/ops.h \
+	%D%/proposalmix.c \
+	%D%/schedule.c \
+	%D%/schedule.h \
+	%D%/state.c \
+	%D%/state.h
+
 bin_PROGRAMS += %D%/dedit-train
 train_dedit_train_SOURCES = \
 	%D%/main.c

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the training kernels of the CPU tiers share: one function per op and tier. */
+#pragma once
+
+#include "kernels/train.h"
+
+#define DK_DECLARE_TRAIN(tier)                                                                     \
+    void dk_cpu_gemm_##tier(const struct dk_gemm *g, void *scratch);                               \
+    extern const struct dk_train_ops dk_cpu_train_##tier
+DK_DECLARE_TRAIN(c);
+DK_DECLARE_TRAIN(avx2);
+DK_DECLARE_TRAIN(avx512);
