@@ -63,3 +63,6 @@ bench_daemon_measure_SOURCES = \
 	%D%/stats.c \
 	%D%/stats.h
 bench_daemon_measure_LDADD = $(libdedit_core_libs) $(proto_libs) -lm
+EXTRA_PROGRAMS += %D%/lab/gemm
+bench_lab_gemm_SOURCES = %D%/lab/gemm.c
+bench_lab_gemm_LDADD = $(kernels_libs) libdedit-base.a
