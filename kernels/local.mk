@@ -16,7 +16,7 @@ noinst_LIBRARIES += libdedit-kernels-amx.a
 kernels_tiers += libdedit-kernels-amx.a
 endif
 # Twice each: the dispatcher refers to the tiers, and the tiers to shared helpers that refer back.
-kernels_libs = libdedit-kernels.a $(kernels_tiers) libdedit-kernels.a $(kernels_tiers)
+kernels_libs = libdedit-kernels.a $(kernels_tiers) libdedit-kernels.a $(kernels_tiers) libdedit-cuda-open.a
 
 # One file a line, in alphabetical order.
 libdedit_kernels_a_SOURCES = \

@@ -250,13 +250,16 @@ noinst_PROGRAMS += %D%/soak/soak
 tests_soak_soak_SOURCES = %D%/soak/soak.c %D%/soak/soak.h %D%/soak/soak-clients.c %D%/soak/soak-kills.c
 tests_soak_soak_LDADD = $(libdedit_core_libs)
 include tests/fuzz/local.mk
+if BUILD_EMU
+include tests/cuda-emu/local.mk
+endif
 endif
 # Reference data; the one big tokenizer is packed, and unpacked into the build folder for the tests.
 EXTRA_DIST += %D%/data %D%/golden
 golden_packed = \
 	%D%/golden/qwen3-tokenizer/tokenizer.json \
 	%D%/golden/smollm2-tokenizer/tokenizer.gguf
-check_DATA = $(golden_packed)
+check_DATA += $(golden_packed)
 CLEANFILES += $(golden_packed)
 # Folders are packed whole, from the build folder too: without this the unpacked files would be there
 # and the rule below would find them in the source folder.

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What tests may ask of the emulated device; found by dlsym() in libdedit-cuda-emu.so. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#define EMU_EXPORT __attribute__((visibility("default")))
+
+struct emu_counts {
+    uint64_t calls; /* of the CUDA runtime, so far */
+    /* What is alive: device and pinned blocks, streams, events, graphs. */
+    uint64_t blocks, pinned, streams, events, graphs;
+    uint64_t bytes; /* of device memory */
+};
+/* The n-th call from now (0: the next) fails with this cudaError_t; keep: all after it do, too. */
+EMU_EXPORT void emu_fail_at(long n, int error, int keep);
+EMU_EXPORT void emu_count(struct emu_counts *ret);
+/* A part of an allocation that kernels may touch; with the first one, the rest of it is off limits. */
+EMU_EXPORT void emu_region(const void *p, size_t n);
+/* The kernels' numbers so far, as CSV; accesses are counted where CUEMU_REPORT is set. */
+EMU_EXPORT void emu_report(const char *path);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+# libdedit-cuda-emu.so: the kernels of kernels/cuda, compiled by the C++ compiler, and the runner that
+# executes them on the CPU.  Opened like libdedit-cuda.so; never installed.
+emu_runner = \
+	%D%/check.cc \
+	%D%/mma.cc \
+	%D%/runner.cc \
+	%D%/shim.cc
+emu_headers = \
+	%D%/emu.h \
+	%D%/include/cuda_bf16.h \
+	%D%/include/cuda_fp16.h \
+	%D%/include/cuda_runtime.h \
+	%D%/include/cuemu.h \
+	%D%/include/vector_types.h \
+	%D%/runner.h
+EXTRA_DIST += $(emu_runner) $(emu_headers)
+emu_flags = -std=gnu++17 -O1 -g -fPIC -fvisibility=hidden -fno-strict-aliasing -ffp-contract=off \
+	-fno-math-errno -fno-omit-frame-pointer -Wall -Wextra -Werror=return-type \
+	-I$(srcdir) -I$(builddir) -I$(srcdir)/%D%/include
+# Plain builds: the thread sanitizer's calls, answered by check.cc (see there); alignment likewise.
+if SANITIZED
+if SANITIZED_THREAD
+emu_kernel_flags = $(DEDIT_SANITIZE) -DCUEMU_TSAN
+emu_runner_flags = -DCUEMU_TSAN
+else
+emu_kernel_flags = $(DEDIT_SANITIZE)
+emu_runner_flags = $(DEDIT_SANITIZE)
+endif
+emu_link_flags = $(DEDIT_SANITIZE)
+else
+emu_kernel_flags = -fsanitize=thread,alignment -fno-sanitize-recover=alignment
+emu_runner_flags = -DCUEMU_HOOKS -O2
+emu_link_flags =
+endif
+emu_objects = $(emu_runner:%.cc=%.emu.o)
+emu_kernels = $(cuda_sources:%.cu=%.emu.o)
+AM_V_EMU = $(am__v_EMU_@AM_V@)
+am__v_EMU_ = $(am__v_EMU_@AM_DEFAULT_V@)
+am__v_EMU_0 = @echo "  CXX-EMU " $@;
+am__v_EMU_1 =
+$(emu_objects): %.emu.o: $(srcdir)/%.cc
+	$(AM_V_EMU)$(MKDIR_P) $(@D) && $(CXX) $(emu_flags) $(emu_runner_flags) -MD -MP -MF $@.d -MT $@ -c -o $@ $<
+$(emu_kernels): %.emu.o: $(srcdir)/%.cu
+	$(AM_V_EMU)$(MKDIR_P) $(@D) && $(CXX) $(emu_flags) $(emu_kernel_flags) -MD -MP -MF $@.d -MT $@ -x c++ -c -o $@ $<
+tests/cuda-emu/bugs.emu.o: $(srcdir)/%D%/bugs.cu
+	$(AM_V_EMU)$(MKDIR_P) $(@D) && $(CXX) $(emu_flags) $(emu_kernel_flags) -MD -MP -MF $@.d -MT $@ -x c++ -c -o $@ $<
+-include $(emu_objects:%=%.d) $(emu_kernels:%=%.d) tests/cuda-emu/bugs.emu.o.d
+libdedit-cuda-emu.so: $(emu_objects) $(emu_kernels)
+	$(AM_V_EMU)$(CXX) $(emu_link_flags) -shared -o $@ $(emu_objects) $(emu_kernels) -lpthread
+tests/cuda-emu/libbugs.so: $(emu_objects) tests/cuda-emu/bugs.emu.o
+	$(AM_V_EMU)$(CXX) $(emu_link_flags) -shared -o $@ $(emu_objects) tests/cuda-emu/bugs.emu.o -lpthread
+emu_libs = libdedit-cuda-emu.so tests/cuda-emu/libbugs.so
+check_DATA += $(emu_libs)
+CLEANFILES += $(emu_libs) $(emu_objects) $(emu_kernels) $(emu_objects:%=%.d) $(emu_kernels:%=%.d) \
+	tests/cuda-emu/bugs.emu.o tests/cuda-emu/bugs.emu.o.d
+
+check_PROGRAMS += %D%/test-emu
+EXTRA_DIST += %D%/bugs.cu
+%C%_test_emu_SOURCES = %D%/test-emu.c
+%C%_test_emu_LDADD = $(kernels_test_libs)
