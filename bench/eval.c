@@ -269,6 +269,15 @@ static int check_settings(const struct eval *e, const struct engine *en, struct 
     return r;
 }
 
+/* Then what calls cost has to be known before anything is measured. */
+static bool uses_auto(const struct eval *e)
+{
+    for (unsigned i = 0; i < e->n_settings; i++)
+        if (e->settings[i].drafting.method == DRAFT_AUTO)
+            return true;
+    return false;
+}
+
 static int open_all(struct eval *e, int n, char **files, struct engine **ret,
                     enum chat_format *format, struct error *err)
 {
@@ -330,6 +339,8 @@ static int run(const struct bench_command *c, int argc, char **argv)
     enum chat_format format = CHAT_CHATML;
     _cleanup_(engine_freep) struct engine *en = NULL;
     int r = open_all(&e, argc - first, argv + first, &en, &format, &err);
+    while (r == 0 && !interrupted && uses_auto(&e) && (r = engine_calibrate(en, &err)) > 0)
+        r = 0;
     if (r == 0 && e.random)
         r = run_random(&e, en, &err);
     for (unsigned i = 0; !e.random && i < e.n_suites && r == 0 && !interrupted; i++)

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The method `auto`: whether to draft, with what, and how many nodes to verify, so that a batch commits
- * as many tokens a second as can be expected.  Everything it knows is measured while the engine runs:
- * what a target batch and a drafter pass of so many rows cost, and how often drafts of a given
- * confidence were right.  It uses nothing that verification has yet to find out, and it changes no text.
+ * The method `auto`: whether to draft, with what, with how wide a block, how often to edit and how many
+ * nodes to verify, so that a batch commits as many tokens a second as can be expected.  It knows what
+ * calls cost here (engine/cost.h) and how far drafts came so far (engine/survival.h); nothing that
+ * verification has yet to find out, and it changes no text.
+ *
+ * Three times a round: before it (controller_plan), after each pass (controller_passed), and when all
+ * proposals of the batch are there (controller_trim).
  */
 #pragma once
 
@@ -11,59 +14,71 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "engine/cost.h"
 #include "engine/proposal.h"
+#include "engine/survival.h"
 
 struct engine;
 struct request;
-struct batch_entry;
+struct drafting_state;
 struct candidate;
 
-/* Time of a call by its number of rows: measured at some sizes, guessed between and beyond them. */
-#define COST_SIZES 24
-struct cost_table {
-    double ns[COST_SIZES]; /* 0: never seen */
+/* The batch without drafts of `auto`, and what it commits. */
+struct draft_base {
+    struct cost_load load;
+    uint32_t decoding;
 };
-void cost_add(struct cost_table *t, uint32_t rows, uint64_t ns);
-/* All sizes at once (tests): ns for one row, and slope times as much for each more. */
-void cost_fill(struct cost_table *t, double ns, double slope);
-/* 0 when nothing is known.  Unknown sizes are guessed cheap, so that they are tried. */
-double cost_of(const struct cost_table *t, uint32_t rows);
 
-/* How often something was right, with old observations fading. */
-struct odds {
-    double hits, n;
+/* What the rounds that begin together are meant to be. */
+struct draft_plan {
+    struct draft_base base;
+    uint32_t w;      /* class of window */
+    uint32_t passes; /* expected */
+    uint32_t least;  /* passes that are run whatever they promise: to learn of them */
+    double spent_ns; /* passes so far */
+    double share_ns; /* expected drafter time of one request */
+    double gain;     /* expected speed, plain decoding is 1 */
 };
-#define CONTROLLER_BINS    14 /* of a drafter's confidence in a path */
-#define CONTROLLER_MATCHES 4  /* lengths of an n-gram match */
+
 struct controller {
-    struct cost_table target, drafter;
-    struct odds confidence[CONTROLLER_BINS];
-    struct odds match[CONTROLLER_MATCHES];
-    double
-        gain; /* expected speed of drafted rounds, plain decoding is 1; what new requests start with */
+    struct costs costs;
+    struct survival survival;
+    struct draft_plan plan;
+    uint32_t rounds; /* begun with a drafter */
+    uint32_t pause;  /* rounds before new requests try the drafter */
 };
 void controller_init(struct controller *c);
 
 /* What `auto` remembers of a request. */
 struct auto_state {
-    double gain;
+    float skill;                /* how far its drafts come, others' are 1 */
+    bool wants;                 /* the drafter's context is kept up, passes may begin */
+    bool trying;                /* wants it only to see */
     uint32_t pause, next_pause; /* rounds until the drafter is tried again */
     bool drafter;               /* this round's proposal is the drafter's; else an n-gram's */
     uint32_t match;             /* length of that match */
+    uint32_t w;                 /* class of this round's window */
+    float reach[SURVIVAL_NODES]; /* of this round's proposal, as far as is known */
+    uint32_t n_reach;
 };
 void auto_init(struct auto_state *a, const struct controller *c);
 
-/* Is the drafter in use, as far as is known? */
-bool auto_drafts(const struct auto_state *a);
-/* Before drafting: is the drafter worth a try in this round? */
-bool controller_wants_drafter(struct auto_state *a);
-/* Confidence in each token of an n-gram's continuation after a match of that length. */
-float controller_match_confidence(const struct controller *c, uint32_t match);
-/* All proposals are there: cuts those of `auto` to what is worth its rows.  rows: of the batch without
- * them. */
-void controller_trim(struct engine *e, uint32_t rows);
-/* Where controller_trim thinks; *ret for max_num_seqs requests. */
+/* Rows of a block of class w (0: the drafter's own) of a drafter whose own has `window` rows. */
+uint32_t controller_window(uint32_t window, uint32_t w);
+/* Passes that `auto` may run for this request. */
+uint32_t controller_passes(const struct engine *e, const struct drafting_state *d);
+
+/* Rounds are about to begin: who wants the drafter, and the plan. */
+void controller_plan(struct engine *e);
+/* Is an n-gram's continuation, free and of this confidence, better than a round of the plan? */
+bool controller_prefers_match(struct engine *e, const struct drafting_state *d, float confidence,
+                              uint32_t most);
+/* A pass was run: what it was worth, and whether another one is; sets round.done of those that end. */
+void controller_passed(struct engine *e);
+/* All proposals are there: cuts those of `auto` to what is worth its rows. */
+void controller_trim(struct engine *e);
+/* Where all of them think; *ret for max_num_seqs requests. */
 int controller_new_candidates(uint32_t n, struct candidate **ret, struct error *err);
-/* What verification found: nodes [0, n) of r's proposal, right[i] of each. */
-void controller_learn(struct controller *c, const struct auto_state *a, const struct proposal *p,
-                      uint32_t n, const bool *right);
+/* What verification found: nodes [0, n) of the proposal, right[i] of each. */
+void controller_learn(struct controller *c, const struct drafting_state *d, uint32_t n,
+                      const bool *right);

@@ -289,10 +289,9 @@ static void finish_pass(struct draft_round *r, const struct pick *picks)
         r->confidence[k] = picks[k].confidence;
     }
     r->pass++;
-    if (r->pass == r->passes || drafter_settled(r)) {
+    r->done = r->pass == r->passes || drafter_settled(r);
+    if (r->done || r->each_pass)
         drafter_propose(r, picks);
-        r->done = true;
-    }
 }
 
 /* Entries [0, n), whose rows and logits fit. */

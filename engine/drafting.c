@@ -13,7 +13,6 @@
 #include "engine/ngram.h"
 #include "engine/sampler_internal.h"
 
-#define AUTO_SURE    0.8f /* odds of an n-gram's token that make the drafter needless */
 #define AUTO_LONGEST 24u  /* n-gram */
 
 static uint32_t least(uint32_t a, uint32_t b)
@@ -146,25 +145,40 @@ static void begin_synthetic(const struct engine *e, struct request *r, uint32_t 
         (void)proposal_add(p, (token + i) % e->model->vocab_size, (int)i - 1, -1);
 }
 
+/* The plan's window, and as many passes as it may come to. */
+static void automatic_round(const struct engine *e, struct drafting_state *d)
+{
+    const uint32_t w = e->controller.plan.w;
+    d->automatic.w = d->params.window ? 0 : w;
+    if (!d->params.window)
+        d->round.window = controller_window(e->drafter.window, w);
+    d->round.method = DRAFT_DDTREE;
+    d->round.passes = controller_passes(e, d);
+    d->round.each_pass = true;
+}
+
 /* depth: tokens that this round may commit. */
 static void begin_passes(struct engine *e, struct request *r, uint32_t nodes, uint32_t depth)
 {
     struct drafting_state *d = r->drafting;
     const uint32_t pos = r->seq.n_kv;
-    if (nodes == 0 || (uint64_t)pos + d->params.window > e->drafter.max_context)
+    const uint32_t most = d->params.window ? d->params.window : DRAFT_MAX_WINDOW;
+    if (nodes == 0 || (uint64_t)pos + most > e->drafter.max_context)
         return;
     if (drafting_cursor(e, r) < pos)
         return; /* drafting waits for its context, decoding does not */
     /* The block stays whole where less of it can be used: its rows see each other, so a shorter one
      * drafts other tokens, and worse. */
-    uint32_t window = d->params.window;
+    struct draft_round *t = &d->round;
     if (d->params.method != DRAFT_DDTREE && d->params.method != DRAFT_AUTO)
         nodes = least(nodes, depth - 1);
-    struct draft_round *t = &d->round;
-    t->method = d->params.method == DRAFT_AUTO ? DRAFT_DDTREE : d->params.method;
-    t->visibility = d->params.visibility;
-    t->window = window;
+    t->method = d->params.method;
+    t->window = d->params.window;
     t->passes = d->params.passes;
+    t->each_pass = false;
+    if (d->params.method == DRAFT_AUTO)
+        automatic_round(e, d);
+    t->visibility = d->params.visibility;
     t->tree_budget = least(d->params.tree_budget, nodes);
     t->max_nodes = nodes;
     t->noise = !d->params.no_noise && d->params.verification == DRAFT_RULE_A;
@@ -178,22 +192,27 @@ static void begin_passes(struct engine *e, struct request *r, uint32_t nodes, ui
     d->phase = DRAFTING_PASSES;
 }
 
-/* A long match is better than the drafter, and free; a short one is better than nothing. */
 static void begin_auto(struct engine *e, struct request *r, uint32_t nodes, uint32_t depth)
 {
     struct drafting_state *d = r->drafting;
+    struct auto_state *a = &d->automatic;
     const uint32_t *tokens = r->seq.tokens, n = r->seq.n_tokens;
-    d->automatic.match = ngram_match(tokens, n);
-    float confidence = controller_match_confidence(&e->controller, d->automatic.match);
-    bool sure = d->automatic.match && confidence > AUTO_SURE;
-    if (d->context && !sure && controller_wants_drafter(&d->automatic))
+    const uint32_t chain = least(least(nodes, depth - 1), AUTO_LONGEST);
+    a->match = ngram_match(tokens, n);
+    float confidence = survival_match(&e->controller.survival, a->match);
+    if (d->context && a->wants &&
+        !(a->match && controller_prefers_match(e, d, confidence, chain)))
         begin_passes(e, r, nodes, depth);
-    d->automatic.drafter = d->phase == DRAFTING_PASSES;
-    if (d->automatic.drafter)
+    a->drafter = d->phase == DRAFTING_PASSES;
+    if (a->drafter)
         return;
-    ngram_propose(tokens, n, least(least(nodes, depth - 1), AUTO_LONGEST), &d->proposal);
-    for (uint32_t i = 0; i < d->proposal.n; i++)
+    ngram_propose(tokens, n, chain, &d->proposal);
+    a->n_reach = d->proposal.n;
+    float reach = 1;
+    for (uint32_t i = 0; i < d->proposal.n; i++) {
         d->proposal.confidence[i] = confidence;
+        a->reach[i] = reach *= confidence;
+    }
 }
 
 static void begin(struct engine *e, struct request *r, uint32_t nodes)
@@ -243,6 +262,7 @@ static bool may_begin(const struct request *r)
 void drafting_begin(struct engine *e, uint32_t nodes)
 {
     uint32_t waiting = 0;
+    controller_plan(e);
     for (uint32_t i = 0; i < e->n_running; i++)
         waiting += may_begin(e->running[i]);
     for (uint32_t i = 0; i < e->n_running && waiting; i++) {
@@ -279,16 +299,40 @@ static void mark_edited(struct drafting_state *d)
     }
 }
 
-static int finish_pass(struct engine *e, struct drafting_state *d, struct error *err)
+static int check_pass(struct engine *e, struct drafting_state *d, struct error *err)
 {
-    if (!d->round.done)
-        return 0;
     int r = proposal_check(&d->proposal, e->model->vocab_size, err);
-    if (r < 0)
-        return error_prefix(err, r, "drafter");
     d->proposal.n = least(d->proposal.n, d->round.max_nodes);
-    mark_edited(d);
-    d->phase = DRAFTING_READY;
+    return r < 0 ? error_prefix(err, r, "drafter") : 0;
+}
+
+static bool in_passes(const struct drafting_state *d)
+{
+    return d && d->phase == DRAFTING_PASSES && has_passes(d);
+}
+
+/* Proposals that are there are looked at; who is done waits for verification. */
+static int finish_passes(struct engine *e, uint64_t took, struct error *err)
+{
+    int r = 0;
+    for (uint32_t i = 0; i < e->n_running && r == 0; i++) {
+        struct drafting_state *d = e->running[i]->drafting;
+        if (!in_passes(d))
+            continue;
+        d->round_ns += took;
+        if (d->round.done || d->round.each_pass)
+            r = check_pass(e, d, err);
+    }
+    if (r < 0)
+        return r;
+    controller_passed(e);
+    for (uint32_t i = 0; i < e->n_running; i++) {
+        struct drafting_state *d = e->running[i]->drafting;
+        if (!in_passes(d) || !d->round.done)
+            continue;
+        mark_edited(d);
+        d->phase = DRAFTING_READY;
+    }
     return 0;
 }
 
@@ -297,9 +341,13 @@ static int run_passes(struct engine *e, uint32_t n, struct error *err)
     const struct block_drafter *b = &e->drafter;
     uint64_t t = clock_now_ns();
     for (uint32_t i = 0, j; i < n; i = j) {
-        uint32_t rows = 0;
-        for (j = i; j < n && rows + e->draft_entries[j].round->window <= b->max_rows; j++)
-            rows += e->draft_entries[j].round->window;
+        struct cost_load load = {0};
+        for (j = i; j < n && load.rows + e->draft_entries[j].round->window <= b->max_rows; j++) {
+            const struct draft_entry *k = &e->draft_entries[j];
+            load.rows += k->round->window;
+            load.entries += k->seq->n_kv;
+            load.positions += (double)k->round->window * k->seq->n_kv;
+        }
         if (j == i)
             return ERR(err, INTERNAL, "a window of %u rows: the drafter takes %u",
                        e->draft_entries[i].round->window, b->max_rows);
@@ -307,7 +355,7 @@ static int run_passes(struct engine *e, uint32_t n, struct error *err)
         if (r < 0)
             return r;
         uint64_t now = clock_now_ns();
-        cost_add(&e->controller.drafter, rows, now - t);
+        cost_add(&e->controller.costs, COST_DRAFTER, &load, now - t);
         t = now;
     }
     return 0;
@@ -329,14 +377,8 @@ int drafting_step(struct engine *e, struct error *err)
             d->phase = DRAFTING_READY;
     }
     int r = run_passes(e, n, err);
-    uint64_t took = clock_now_ns() - t0;
-    for (uint32_t i = 0; i < e->n_running && r >= 0; i++) {
-        struct drafting_state *d = e->running[i]->drafting;
-        if (!d || d->phase != DRAFTING_PASSES || !has_passes(d))
-            continue;
-        d->round_ns += took;
-        r = finish_pass(e, d, err);
-    }
+    if (r == 0)
+        r = finish_passes(e, clock_now_ns() - t0, err);
     e->stats.draft_steps++;
     return r;
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "engine/drafting.h"
 #include "engine/engine_internal.h"
 
@@ -38,7 +39,7 @@ static uint32_t settled(const struct request *r)
 uint32_t drafting_missing(struct engine *e, struct request *r, uint32_t most, uint32_t *ret_from)
 {
     const struct drafting_state *d = r->drafting;
-    if (!d || !d->context || (d->backlog && !auto_drafts(&d->automatic)))
+    if (!d || !d->context || (d->backlog && !d->automatic.wants))
         return 0; /* nobody waits for it */
     uint32_t from = drafting_cursor(e, r), end = least(settled(r), e->drafter.max_context), n = 0;
     while (n < most && from + n < end && !seq_drafted(&r->seq, e->space.pool, from + n))
@@ -82,10 +83,13 @@ static int inject(struct engine *e, uint32_t n, struct error *err)
 {
     const struct block_drafter *d = &e->drafter;
     for (uint32_t i = 0, k; i < n; i += k) {
+        const uint64_t t = clock_now_ns();
         k = least(n - i, d->max_rows);
         int r = d->ops->inject(d->self, e->context + i, k, err);
         if (r < 0)
             return r;
+        cost_add(&e->controller.costs, COST_INJECT, &(struct cost_load){.rows = k},
+                 clock_now_ns() - t);
     }
     return 0;
 }
@@ -101,7 +105,7 @@ static const float *taps_of(const struct engine *e, const struct batch_entry *b,
 static bool put_off(struct engine *e, const struct batch_entry *b, uint32_t first, uint32_t rows)
 {
     struct drafting_state *d = b->r->drafting;
-    if (!d->backlog || b->again || auto_drafts(&d->automatic) ||
+    if (!d->backlog || b->again || d->automatic.wants ||
         d->n_backlog + rows > DRAFTING_BACKLOG)
         return false;
     if (d->n_backlog == 0)

@@ -279,6 +279,9 @@ static int load(struct engine *e, const char *path, const struct load_progress *
     (void)snprintf(e->class_name, sizeof(e->class_name), "%s, kv %s", class,
                    dk_kv_type_name(e->cfg.kv_type));
     e->timing.kv = since(&t);
+    r = engine_costs_read(e, err);
+    if (r < 0)
+        return r;
 
     tell(p, "warm-up", 0);
     r = warm_up(e, err);
@@ -329,6 +332,10 @@ struct engine *engine_free(struct engine *e)
     if (!e)
         return NULL;
     request_cancel_all(e);
+    engine_costs_keep(e);
+    calibration_free(e->calibration);
+    mem_free(e->costs_dir);
+    mem_free(e->costs_key);
     drafter_free(e->own_drafter);
     model_file_free(e->cfg.take_drafter);
     if (e->space.model)

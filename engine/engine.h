@@ -44,6 +44,7 @@ struct engine_config {
     bool synthetic;                  /* benchmarks: allow drafting_params.acceptance */
     const char *drafter;             /* path of a drafter for this model, or NULL; read at load only */
     enum backend_dtype drafter_dtype;
+    const char *costs_dir; /* folder where measured costs are kept; NULL: nowhere; read at load only */
     struct model_file *take_drafter; /* engine_new_textless() alone: an open drafter, taken */
 };
 void engine_config_init(struct engine_config *c);
@@ -77,6 +78,16 @@ const char *engine_class(const struct engine *e); /* "exact" or "amx-bf16", with
 void engine_memory(const struct engine *e, struct backend_memory *ret);
 void engine_timing(const struct engine *e, struct engine_load_timing *ret);
 const struct dk_ops *engine_ops(const struct engine *e);
+
+/*
+ * What calls cost on this machine is what the method `auto` decides by.  It is read from costs_dir, or
+ * measured while nobody waits: call this when engine_step() has returned 0, one measurement each (one
+ * batch), until it returns 0 itself.  Returns 1 when there are more, negative when the backend failed.
+ * The result is kept when it is there and, refined, by engine_free().
+ */
+int engine_calibrate(struct engine *e, struct error *err);
+/* Why the file of costs could not be read or written: once, then NULL again. */
+const char *engine_costs_problem(struct engine *e, struct error *buf);
 
 /* ---- requests ---------------------------------------------------------------------------------- */
 

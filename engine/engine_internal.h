@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "base/strbuf.h"
+#include "engine/calibrate.h"
 #include "engine/drafter.h"
 #include "engine/drafting.h"
 #include "engine/engine.h"
@@ -102,6 +103,10 @@ struct engine {
     struct draft_context *context;     /* rows of a batch, and all backlogs */
     struct draft_entry *draft_entries; /* [max_num_seqs] */
     struct controller controller;
+    struct calibration *calibration; /* under way, or NULL */
+    bool calibrated;                 /* it is done, or its result was read */
+    char *costs_dir, *costs_key;     /* where costs are kept; NULL: nowhere */
+    struct error costs_error;        /* why the file could not be used, or kept */
     struct candidate *candidates; /* [max_num_seqs] */
     uint32_t draft_steps;         /* since the last target step */
     /* The sampler's, [threads][vocab] each. */
@@ -131,6 +136,10 @@ static inline uint32_t engine_blocks_for(uint64_t positions)
 {
     return (uint32_t)((positions + DK_KV_BLOCK - 1) / DK_KV_BLOCK);
 }
+
+/* engine_costs.c */
+int engine_costs_read(struct engine *e, struct error *err);
+void engine_costs_keep(struct engine *e);
 
 /* Buffers that a drafter needs; e->drafter is set. */
 int engine_drafting_buffers(struct engine *e, struct error *err);

@@ -15,6 +15,8 @@ libdedit_engine_a_SOURCES = \
 	%D%/backend_cpu_load.c \
 	%D%/backend_cpu_run.h \
 	%D%/backend_cpu_scratch.c \
+	%D%/calibrate.c \
+	%D%/calibrate.h \
 	%D%/chat.c \
 	%D%/chat.h \
 	%D%/chat_detect.c \
@@ -29,6 +31,9 @@ libdedit_engine_a_SOURCES = \
 	%D%/ddtree.h \
 	%D%/controller.c \
 	%D%/controller.h \
+	%D%/cost.c \
+	%D%/cost.h \
+	%D%/cost_file.c \
 	%D%/detokenizer.c \
 	%D%/draft_script.c \
 	%D%/drafter.c \
@@ -45,6 +50,7 @@ libdedit_engine_a_SOURCES = \
 	%D%/drafting.h \
 	%D%/engine.c \
 	%D%/engine.h \
+	%D%/engine_costs.c \
 	%D%/engine_internal.h \
 	%D%/engine_options.c \
 	%D%/engine_options.h \
@@ -99,6 +105,8 @@ libdedit_engine_a_SOURCES = \
 	%D%/seq.h \
 	%D%/stop.c \
 	%D%/stop.h \
+	%D%/survival.c \
+	%D%/survival.h \
 	%D%/tokenizer.c \
 	%D%/tokenizer.h \
 	%D%/tokenizer_added.c \

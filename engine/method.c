@@ -8,7 +8,6 @@
 
 #define DEFAULT_WINDOW      8u
 #define DEFAULT_TREE_BUDGET 15u
-#define AUTO_TREE_BUDGET    31u
 
 static const char *const names[DRAFT_METHOD_COUNT] = {"auto",      "ar",     "ngram", "scripted",
                                                       "synthetic", "dflash", "dedit", "ddtree"};
@@ -157,13 +156,14 @@ int engine_check_drafting(const struct engine *e, const struct drafting_params *
 void drafting_resolve(const struct engine *e, struct drafting_params *p)
 {
     const struct block_drafter *d = &e->drafter;
-    bool drafter = runs_drafter(p->method) || (p->method == DRAFT_AUTO && d->ops);
+    if (p->tree_budget == 0)
+        p->tree_budget = p->method == DRAFT_AUTO ? SURVIVAL_NODES : DEFAULT_TREE_BUDGET;
+    if (p->method == DRAFT_AUTO)
+        return; /* window and passes: 0 is the controller's choice */
     if (p->window == 0)
-        p->window = drafter ? d->window : DEFAULT_WINDOW;
+        p->window = runs_drafter(p->method) ? d->window : DEFAULT_WINDOW;
     if (p->passes == 0)
         p->passes = p->method == DRAFT_DEDIT ? 2 : 1;
-    if (p->tree_budget == 0) /* auto cuts it to what is worth its rows */
-        p->tree_budget = p->method == DRAFT_AUTO ? AUTO_TREE_BUDGET : DEFAULT_TREE_BUDGET;
-    if (drafter && p->passes > d->max_passes)
+    if (runs_drafter(p->method) && p->passes > d->max_passes)
         p->passes = d->max_passes;
 }

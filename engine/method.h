@@ -43,9 +43,9 @@ enum draft_verification { DRAFT_RULE_A, DRAFT_REJECTION };
 /* A request's wishes.  All zero: auto. */
 struct drafting_params {
     enum draft_method method;
-    uint32_t window;      /* 2..64; 0: the drafter's own, or 8 without one */
-    uint32_t passes;      /* 1..8; 0: 1, for dedit 2 */
-    uint32_t tree_budget; /* nodes, 1..127; 0: 15 */
+    uint32_t window;      /* 2..64; 0: the drafter's own, or 8 without one; auto: chosen */
+    uint32_t passes;      /* 1..8; 0: 1, for dedit 2; auto: at most so many (4) */
+    uint32_t tree_budget; /* nodes, 1..127; 0: 15; auto: at most so many (31) */
     enum draft_visibility visibility;
     enum draft_verification verification;
     bool no_noise;    /* drafter without the target's Gumbel noise (temperature > 0) */
@@ -66,6 +66,7 @@ struct draft_round {
     uint32_t window, passes; /* rows of the block; passes to run at most */
     uint32_t tree_budget;
     uint32_t max_nodes; /* room of the target's batch: longer proposals are cut */
+    bool each_pass;     /* the proposal is filled by every pass: the scheduler may end the round */
     bool noise;         /* add Gumbel noise of (seed, position, target token id) */
     bool draw;          /* rule B: draw the last pass's tokens, and give proposal.q */
     float *q;           /* then: room for [window - 1][vocabulary of the target] */
@@ -76,7 +77,7 @@ struct draft_round {
     bool done;                                               /* the proposal is there */
     uint32_t tokens[DRAFT_MAX_PASSES][DRAFT_MAX_WINDOW - 1]; /* [pass][k]: draft of row k + 1 */
     float confidence[DRAFT_MAX_WINDOW - 1];                  /* of the last pass's tokens */
-    struct proposal *proposal; /* filled by the pass that sets done; empty before */
+    struct proposal *proposal; /* filled by the pass that sets done, and others if asked for */
 };
 
 /* One request's share of a drafter pass. */

@@ -223,7 +223,7 @@ static void teach(struct engine *e, const struct batch_entry *b, uint32_t n_comm
     for (uint32_t i = 0; i < n_committed; i++)
         if (e->choices[b->logit0 + i].node >= 0)
             right[e->choices[b->logit0 + i].node] = true;
-    controller_learn(&e->controller, &d->automatic, &d->proposal, b->n_nodes, right);
+    controller_learn(&e->controller, d, b->n_nodes, right);
 }
 
 struct tally {

@@ -312,23 +312,22 @@ static bool only_rounds(const struct engine *e, uint32_t n)
     return true;
 }
 
-/* Rows of the next batch without the proposals of `auto`. */
-static uint32_t rows_without_auto(const struct engine *e)
+/* The batch as the controller counts it. */
+static struct cost_load load_of(const struct engine *e, uint32_t n, uint32_t n_rows)
 {
-    uint32_t rows = 0;
-    for (uint32_t i = 0; i < e->n_running; i++) {
-        const struct request *r = e->running[i];
-        bool automatic = r->drafting && r->drafting->params.method == DRAFT_AUTO;
-        rows += least(to_feed(r), e->cfg.prefill_chunk) + (automatic ? 0 : drafting_nodes(r));
-    }
-    return least(rows, e->cfg.max_num_batched_tokens);
+    struct cost_load l = {.rows = n_rows};
+    for (uint32_t i = 0; i < n; i++)
+        l.entries += e->rows[e->entries[i].row0].path.n_vis;
+    for (uint32_t i = 0; i < n_rows; i++)
+        l.positions += e->rows[i].path.n_vis;
+    return l;
 }
 
 /* One target batch.  Number of entries; 0: nobody could run. */
 static int target_step(struct engine *e, struct error *err)
 {
     uint32_t n_rows = 0;
-    controller_trim(e, rows_without_auto(e));
+    controller_trim(e);
     uint64_t t0 = clock_now_ns();
     int n = form_batch(e, &n_rows, err);
     if (n <= 0)
@@ -339,8 +338,10 @@ static int target_step(struct engine *e, struct error *err)
     e->stats.steps++;
     advance(e, (uint32_t)n);
     round_choose(e, (uint32_t)n);
-    if (only_rounds(e, (uint32_t)n))
-        cost_add(&e->controller.target, n_rows, clock_now_ns() - t0);
+    if (only_rounds(e, (uint32_t)n)) {
+        struct cost_load l = load_of(e, (uint32_t)n, n_rows);
+        cost_add(&e->controller.costs, COST_TARGET, &l, clock_now_ns() - t0);
+    }
     r = drafting_inject(e, (uint32_t)n, err);
     if (r < 0)
         return r;

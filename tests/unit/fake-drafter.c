@@ -101,8 +101,9 @@ static void one_pass(struct fake_drafter *f, const struct draft_entry *en)
     f->record = hash_bytes(r->tokens[r->pass], (r->window - 1) * sizeof(uint32_t), f->record);
     r->pass++;
     r->done = r->pass == r->passes || (f->fixed_point && same);
-    if (!r->done)
+    if (!r->done && !r->each_pass)
         return;
+    proposal_clear(r->proposal);
     if (r->method == DRAFT_DDTREE)
         fill_tree(r, f->e->model->vocab_size);
     else

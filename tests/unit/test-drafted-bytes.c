@@ -486,8 +486,10 @@ static void one_world(uint32_t world)
             f.n_texts = n;
         }
         /* Costs that are given: what `auto` does is a matter of the seed, too. */
-        cost_fill(&e->controller.target, 1e6, slope);
-        cost_fill(&e->controller.drafter, 1e5, 0.1);
+        struct costs *costs = &e->controller.costs;
+        cost_fill(&costs->table[COST_TARGET], 1e6, slope);
+        cost_fill(&costs->table[COST_DRAFTER], 1e5, 0.1);
+        costs->pace = 1;
         more = engine_step(e, &err);
         ck_assert_msg(more >= 0, "%s", err.msg);
         ck_assert_int_lt(step, 100000);

@@ -111,6 +111,14 @@ START_TEST(every_method)
 }
 END_TEST
 
+static void give_costs(struct engine *e, double ns, double slope, double pass, double pass_slope)
+{
+    struct costs *c = &e->controller.costs;
+    cost_fill(&c->table[COST_TARGET], ns, slope);
+    cost_fill(&c->table[COST_DRAFTER], pass, pass_slope);
+    c->pace = 1;
+}
+
 /* The method auto, with costs that are given instead of measured: slope is what one more row adds. */
 static struct engine_drafting automatic(double slope, double pass, uint32_t wrong, uint32_t *ret_n)
 {
@@ -124,8 +132,7 @@ static struct engine_drafting automatic(double slope, double pass, uint32_t wron
     for (uint32_t i = 0; i < 2 * N; i++) { /* one after another: the second half has learned */
         submit(e, i % N, DRAFT_AUTO, 0);
         for (int more = 1; more > 0;) {
-            cost_fill(&e->controller.target, 1e6, slope);
-            cost_fill(&e->controller.drafter, pass * 1e6, 0);
+            give_costs(e, 1e6, slope, pass * 1e6, 0);
             more = engine_step(e, &err);
             ck_assert_int_ge(more, 0);
         }
@@ -162,32 +169,6 @@ START_TEST(auto_follows_costs)
     /* A drafter as slow as the target. */
     d = automatic(0.01, 6, 8, &n);
     ck_assert_uint_le(d.passes, n / 12);
-}
-END_TEST
-
-START_TEST(costs)
-{
-    struct cost_table t = {0};
-    ck_assert(cost_of(&t, 5) == 0);
-    cost_add(&t, 1, 1000);
-    ck_assert(cost_of(&t, 1) == 1000);
-    ck_assert(cost_of(&t, 11) > 1000 && cost_of(&t, 11) < 1500); /* unknown: guessed cheap */
-    cost_add(&t, 16, 4000);
-    ck_assert(cost_of(&t, 16) == 4000);
-    ck_assert(cost_of(&t, 8) > 2000 && cost_of(&t, 8) < 3000);
-    ck_assert(cost_of(&t, 32) > 4000 && cost_of(&t, 32) < 6500);
-    ck_assert(cost_of(&t, 4000) > cost_of(&t, 512));
-    /* A disturbance is not believed at once, a better time soon. */
-    cost_add(&t, 1, 100000);
-    ck_assert(cost_of(&t, 1) < 5000);
-    for (int i = 0; i < 20; i++)
-        cost_add(&t, 1, 900);
-    ck_assert(cost_of(&t, 1) < 910);
-    t = (struct cost_table){0};
-    cost_add(&t, 8, 800);
-    ck_assert(cost_of(&t, 1) > 300 && cost_of(&t, 1) < 800);
-    for (uint32_t i = 1; i < 600; i++)
-        ck_assert(cost_of(&t, i) <= cost_of(&t, i + 1));
 }
 END_TEST
 
@@ -573,7 +554,6 @@ int main(void)
     TCase *t = test_case(s, "drafter");
     tcase_add_test(t, every_method);
     tcase_add_test(t, mixed_batch);
-    tcase_add_test(t, costs);
     tcase_add_test(t, auto_follows_costs);
     tcase_add_test(t, chunks_change_nothing);
     tcase_add_test(t, after_a_plain_prefix);

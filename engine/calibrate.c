@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A list of calls, each made ROUNDS times, in turn, the median counting: target batches of every size up
+ * to where one costs MOST times a single row; one row and sixteen with a long context; drafter passes of
+ * one, two and more blocks, of each window that `auto` uses; context rows.  K/V of the measured rows are
+ * what the memory holds: reading them costs the same.
+ */
+#include "engine/calibrate.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/strbuf.h"
+#include "engine/engine_internal.h"
+
+#define ROUNDS  3u
+#define MOST    12.0 /* times one row: nobody will want more of them for drafts */
+#define NEAR    64u
+#define FAR     768u
+#define FAR_N   16u
+#define CALLS   64u
+#define BLOCKS  8u /* of a drafter's pass */
+#define TIMEOUT 400000000ull /* ns: a size that takes longer is the last one that is measured */
+
+struct call {
+    enum cost_kind kind;
+    uint32_t rows;   /* of a pass: of each block */
+    uint32_t blocks; /* of a pass */
+    uint32_t context;
+    uint64_t ns[ROUNDS];
+};
+
+struct calibration {
+    struct call calls[CALLS];
+    uint32_t n, at, round;
+    struct draft_round rounds[BLOCKS];
+    struct proposal proposals[BLOCKS];
+};
+
+struct calibration *calibration_free(struct calibration *c)
+{
+    mem_free(c);
+    return NULL;
+}
+
+/* ---- the key ---------------------------------------------------------------------------------------- */
+
+static int add_shape(struct strbuf *b, const struct model_file *f, const struct backend_memory *m)
+{
+    const struct model_config *c = model_file_config(f);
+    return strbuf_addf(b, "%s %ux%u ffn %u heads %u/%u of %u vocabulary %u weights %llu/%llu",
+                       model_family_name(c->family), c->n_layers, c->hidden, c->ffn, c->n_heads,
+                       c->n_kv_heads, c->head_dim, c->vocab_size,
+                       (unsigned long long)m->weight_bytes, (unsigned long long)m->packed_bytes);
+}
+
+int calibration_key(const struct engine *e, char **ret, struct error *err)
+{
+    _cleanup_strbuf_ struct strbuf b = {0};
+    struct backend_memory m = {0};
+    char cpu[64];
+    costs_machine(cpu);
+    e->space.backend->describe(e->space.model, &m, NULL, NULL);
+    int r = strbuf_addf(&b, "%s; %u threads, %s; %s; ", cpu, e->cfg.n_threads,
+                        dk_tier_name(e->ops->tier), e->class_name);
+    if (r >= 0)
+        r = add_shape(&b, e->file, &m);
+    if (r >= 0 && e->own_drafter) {
+        const struct drafter_config *d = drafter_get_config(e->own_drafter);
+        drafter_memory(e->own_drafter, &m);
+        r = strbuf_addf(&b, "; drafter, %u taps, draft vocabulary %u, ", d->n_taps, d->draft_vocab);
+        if (r >= 0)
+            r = add_shape(&b, drafter_get_file(e->own_drafter), &m);
+    }
+    if (r < 0)
+        return ERR_NOMEM(err);
+    *ret = TAKE_PTR(b.s);
+    return 0;
+}
+
+/* ---- the list --------------------------------------------------------------------------------------- */
+
+static void add(struct calibration *c, enum cost_kind kind, uint32_t rows, uint32_t blocks,
+                uint32_t context)
+{
+    if (c->n < CALLS)
+        c->calls[c->n++] =
+            (struct call){.kind = kind, .rows = rows, .blocks = blocks, .context = context};
+}
+
+static struct calibration *make_list(const struct engine *e)
+{
+    struct calibration *c = mem_zalloc(sizeof(*c));
+    const struct block_drafter *d = &e->drafter;
+    if (!c)
+        return NULL;
+    for (int i = 0; i < COST_SIZES && cost_sizes[i] <= e->n_logits_rows &&
+                    cost_sizes[i] <= e->limit / 2 && cost_sizes[i] <= 128;
+         i++)
+        add(c, COST_TARGET, cost_sizes[i], 1, NEAR);
+    add(c, COST_TARGET, 1, 1, FAR);
+    if (FAR_N <= e->n_logits_rows)
+        add(c, COST_TARGET, FAR_N, 1, FAR);
+    for (uint32_t w = SURVIVAL_WINDOWS; d->ops && w--;)
+        for (uint32_t blocks = 1; blocks <= BLOCKS; blocks *= 2) {
+            uint32_t rows = controller_window(d->window, w);
+            if (rows * blocks <= d->max_rows && (w == 0 || blocks == 1))
+                add(c, COST_DRAFTER, rows, blocks, NEAR);
+        }
+    if (d->ops) {
+        add(c, COST_DRAFTER, d->window, 1, FAR);
+        for (uint32_t n = 1; n <= 16 && n <= d->max_rows && n <= e->cfg.max_num_batched_tokens;
+             n *= 2)
+            add(c, COST_INJECT, n, 1, NEAR);
+    }
+    return c;
+}
+
+/* ---- one call --------------------------------------------------------------------------------------- */
+
+static int run_target(struct engine *e, struct seq *s, uint32_t n, struct error *err)
+{
+    float max;
+    bool bad;
+    for (uint32_t i = 0; i < n; i++)
+        s->tokens[s->n_kv + i] = (i * 7919u + 11u) % e->model->vocab_size;
+    seq_rows(s, s->n_kv, n, e->rows);
+    for (uint32_t i = 0; i < n; i++) {
+        e->rows[i].logits = e->logits + (size_t)i * e->model->vocab_size;
+        if (e->taps)
+            e->rows[i].taps = e->taps + (size_t)i * e->drafter.n_taps * e->model->hidden;
+    }
+    struct fwd_batch b = {.n_rows = n,
+                          .rows = e->rows,
+                          .tap_layers = e->drafter.tap_layers,
+                          .n_taps = e->drafter.n_taps};
+    int r = e->space.backend->forward(e->space.model, &b, err);
+    for (uint32_t i = 0; i < n && r == 0; i++) /* as the choice of a token reads them */
+        (void)e->ops->argmax(e->rows[i].logits, e->model->vocab_size, &max, &bad);
+    return r;
+}
+
+static int run_pass(struct engine *e, struct calibration *c, const struct seq *s, uint32_t rows,
+                    uint32_t blocks, struct error *err)
+{
+    struct draft_entry entries[BLOCKS];
+    for (uint32_t i = 0; i < blocks; i++) {
+        c->rounds[i] = (struct draft_round){.method = DRAFT_DDTREE,
+                                            .window = rows,
+                                            .passes = 1,
+                                            .tree_budget = SURVIVAL_NODES,
+                                            .max_nodes = SURVIVAL_NODES,
+                                            .proposal = &c->proposals[i]};
+        proposal_clear(&c->proposals[i]);
+        entries[i] = (struct draft_entry){.seq = s, .round = &c->rounds[i]};
+    }
+    return e->drafter.ops->pass(e->drafter.self, entries, blocks, err);
+}
+
+static int run_inject(struct engine *e, const struct seq *s, uint32_t n, struct error *err)
+{
+    for (uint32_t i = 0; i < n; i++)
+        e->context[i] = (struct draft_context){
+            .taps = e->taps + (size_t)i * e->drafter.n_taps * e->model->hidden,
+            .pos = i,
+            .slot = seq_slot(s, i)};
+    return e->drafter.ops->inject(e->drafter.self, e->context, n, err);
+}
+
+/* Blocks that nobody can find again: the prefix cache keeps what it has. */
+static uint32_t free_positions(const struct engine *e)
+{
+    uint32_t n = kv_pool_available(e->space.pool) - kv_pool_cached(e->space.pool);
+    n = n < e->limit / DK_KV_BLOCK ? n : e->limit / DK_KV_BLOCK;
+    return n * DK_KV_BLOCK;
+}
+
+/* 1: it was run; 0: there is no room for it. */
+static int run_call(struct engine *e, struct calibration *c, struct call *t, uint64_t *ret_ns,
+                    struct error *err)
+{
+    struct seq s;
+    uint32_t rows = t->kind == COST_TARGET ? t->rows : DRAFT_MAX_WINDOW;
+    uint64_t before = 0;
+    if (t->context + rows > free_positions(e))
+        return 0;
+    int r = seq_init(&s, e->limit, false, err);
+    if (r < 0)
+        return r;
+    r = seq_reserve(&s, &e->space, t->context, err);
+    if (r == 0) {
+        memset(s.tokens, 0, t->context * sizeof(*s.tokens));
+        seq_advance(&s, t->context);
+        s.n_tokens = s.n_kv;
+        s.tokens[s.n_kv] = 0;
+        r = seq_reserve(&s, &e->space, rows, err);
+    }
+    if (r == 0) {
+        before = clock_now_ns();
+        r = t->kind == COST_TARGET    ? run_target(e, &s, t->rows, err)
+            : t->kind == COST_DRAFTER ? run_pass(e, c, &s, t->rows, t->blocks, err)
+                                      : run_inject(e, &s, t->rows, err);
+        *ret_ns = clock_now_ns() - before;
+    }
+    seq_done(&s, e->space.pool);
+    return r < 0 ? r : 1;
+}
+
+/* ---- what it comes to ------------------------------------------------------------------------------- */
+
+static int ascending(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median(struct call *t)
+{
+    qsort(t->ns, ROUNDS, sizeof(*t->ns), ascending);
+    return (double)t->ns[ROUNDS / 2];
+}
+
+/* Of what was measured in all rounds; 0: it was not. */
+static double time_of(struct calibration *c, enum cost_kind kind, uint32_t rows, uint32_t context)
+{
+    for (uint32_t i = 0; i < c->n; i++) {
+        struct call *t = &c->calls[i];
+        if (t->kind == kind && t->rows == rows && t->blocks == 1 && t->context == context)
+            return t->ns[0] && t->ns[1] && t->ns[2] ? median(t) : 0;
+    }
+    return 0;
+}
+
+static void conclude(struct calibration *c, const struct engine *e, struct costs *to)
+{
+    struct costs got;
+    costs_init(&got);
+    struct cost_table *target = &got.table[COST_TARGET], *drafter = &got.table[COST_DRAFTER];
+    double one = time_of(c, COST_TARGET, 1, FAR) - time_of(c, COST_TARGET, 1, NEAR);
+    double many = time_of(c, COST_TARGET, FAR_N, FAR) - time_of(c, COST_TARGET, FAR_N, NEAR);
+    if (time_of(c, COST_TARGET, 1, FAR) > 0)
+        cost_context(target, one, time_of(c, COST_TARGET, FAR_N, FAR) > 0 ? many : one, FAR_N,
+                     FAR - NEAR);
+    if (time_of(c, COST_DRAFTER, e->drafter.window, FAR) > 0) {
+        double more = time_of(c, COST_DRAFTER, e->drafter.window, FAR) -
+                      time_of(c, COST_DRAFTER, e->drafter.window, NEAR);
+        cost_context(drafter, more, more, 1, FAR - NEAR);
+    }
+    for (uint32_t i = 0; i < c->n; i++) {
+        struct call *t = &c->calls[i];
+        struct cost_table *table = &got.table[t->kind];
+        if (t->context != NEAR || !t->ns[0] || !t->ns[1] || !t->ns[2])
+            continue;
+        double ns = median(t), context = table->entry_ns * t->blocks * NEAR +
+                                         table->row_ns * t->rows * t->blocks * NEAR;
+        cost_set(table, t->rows * t->blocks, ns > 2 * context ? ns - context : ns / 2);
+    }
+    /* Where nothing could be measured, what was seen in use stays. */
+    for (int k = 0; k < COST_KINDS; k++)
+        for (int i = 0; i < COST_SIZES; i++)
+            if (got.table[k].ns[i] > 0) {
+                to->table[k] = got.table[k];
+                break;
+            }
+    to->pace = 1;
+}
+
+/* Bigger batches than one that is far too dear are left out. */
+static void cut_list(struct calibration *c)
+{
+    const struct call *t = &c->calls[c->at];
+    const uint64_t one = c->calls[0].ns[0];
+    if (c->round || t->kind != COST_TARGET || t->context != NEAR ||
+        (t->ns[0] < TIMEOUT && (double)t->ns[0] < MOST * (double)one))
+        return;
+    uint32_t to = c->at + 1;
+    for (uint32_t i = to; i < c->n; i++)
+        if (c->calls[i].kind != COST_TARGET || c->calls[i].context != NEAR)
+            c->calls[to++] = c->calls[i];
+    c->n = to;
+}
+
+int calibration_step(struct engine *e, struct error *err)
+{
+    struct calibration *c = e->calibration;
+    if (!c)
+        c = e->calibration = make_list(e);
+    if (!c)
+        return ERR_NOMEM(err);
+    struct call *t = &c->calls[c->at];
+    uint64_t ns = 0;
+    int r = run_call(e, c, t, &ns, err);
+    if (r < 0)
+        return r;
+    if (r == 0 && t->context == NEAR)
+        return 0; /* when there is room */
+    t->ns[c->round] = r ? (ns ? ns : 1) : 0;
+    if (r)
+        cut_list(c);
+    if (++c->at < c->n)
+        return 1;
+    c->at = 0;
+    if (++c->round < ROUNDS)
+        return 1;
+    conclude(c, e, &e->controller.costs);
+    e->calibration = calibration_free(c);
+    e->calibrated = true;
+    return 0;
+}
