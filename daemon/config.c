@@ -446,6 +446,25 @@ static int standard_model_dir(struct config *c)
 }
 
 /* Paths below it are printed and read again, and the daemon may be asked from elsewhere. */
+/* Where what was measured is kept: costs_dir, else the cache folder. */
+static int standard_costs_dir(struct config *c)
+{
+    _cleanup_strbuf_ struct strbuf b = {0};
+    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const char *cache = getenv("CACHE_DIRECTORY"); /* systemd's: folders, separated by colons */
+    int r = 0;
+    if (c->costs_dir)
+        return 0;
+    if (cache && *cache)
+        r = strbuf_addf(&b, "%.*s/costs", (int)strcspn(cache, ":"), cache);
+    else if (xdg && xdg[0] == '/')
+        r = strbuf_addf(&b, "%s/dedit/costs", xdg);
+    else if (home && home[0] == '/')
+        r = strbuf_addf(&b, "%s/.cache/dedit/costs", home);
+    c->costs_dir = TAKE_PTR(b.s);
+    return r;
+}
+
 static int absolute_model_dir(struct config *c, struct error *err)
 {
     _cleanup_strbuf_ struct strbuf b = {0};
@@ -543,7 +562,7 @@ int config_load(int argc, char **argv, struct config **ret, enum config_action *
         r = read_dropins(c, file, err);
     if (r == 0)
         r = read_flags(c, argc, argv, true, &file, &action, err);
-    if (r == 0 && standard_model_dir(c) < 0)
+    if (r == 0 && (standard_model_dir(c) < 0 || standard_costs_dir(c) < 0))
         r = ERR_NOMEM(err);
     if (r == 0)
         r = absolute_model_dir(c, err);

@@ -35,6 +35,7 @@ struct config {
     char *metrics_textfile;   /* NULL: none */
     uint64_t metrics_interval_ns; /* of the textfile; 15 s */
     char *model_dir;          /* /var/lib/dedit/models for root, the user's cache otherwise */
+    char *costs_dir;          /* NULL or "none": measured costs are not kept */
     enum loop_kind event_loop;
     unsigned threads;         /* CPU threads of a model's kernels; 0: all allowed */
     char *cpu_tier;           /* NULL: DEDIT_CPU_TIER or the best */

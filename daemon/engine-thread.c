@@ -13,6 +13,8 @@
 #include "daemon/sink.h"
 #include "daemon/slot.h"
 
+#define MEASURE_AFTER_MS 500 /* without any order */
+
 struct engine_thread {
     pthread_t thread;
     struct queue *orders, *reports;
@@ -124,7 +126,7 @@ static void submit(struct job *j, struct served *s)
         .skip_special = j->skip_special,
         .want_tokens_text = true,
     };
-    s->idle = false;
+    s->idle = s->measured = false;
     if (engine_submit(s->engine, &q, &j->request, &err) < 0) {
         j->finish = FINISH_ERROR;
         j->error = err;
@@ -159,6 +161,14 @@ static void resume(struct job *j)
 
 /* ---- models ------------------------------------------------------------------------------------------ */
 
+static void tell_costs_problem(const struct served *s)
+{
+    struct error buf = {0};
+    const char *text = engine_costs_problem(s->engine, &buf);
+    if (text)
+        log_write(LOG_LEVEL_WARNING, "engine", NULL, "costs: %s", text);
+}
+
 static void attach(struct engine_thread *t, struct served *s)
 {
     s->prev = NULL;
@@ -167,6 +177,7 @@ static void attach(struct engine_thread *t, struct served *s)
         t->served->prev = s;
     t->served = s;
     s->idle = true;
+    tell_costs_problem(s);
 }
 
 static void detach(struct engine_thread *t, struct served *s)
@@ -258,10 +269,45 @@ static bool step_all(struct engine_thread *t)
     return more;
 }
 
+/* Somebody's costs are not known yet, and nobody waits. */
+static struct served *unmeasured(const struct engine_thread *t)
+{
+    struct served *s = t->served;
+    while (s && s->measured)
+        s = s->next;
+    return s;
+}
+
+/* One call: who comes meanwhile waits for that much. */
+static void measure(struct engine_thread *t, struct served *s)
+{
+    struct error err = {0};
+    int r = engine_calibrate(s->engine, &err);
+    __atomic_fetch_add(&t->progress, 1, __ATOMIC_RELAXED);
+    s->measured = r <= 0; /* asked again after the next request */
+    if (r < 0)
+        log_write(LOG_LEVEL_WARNING, "engine", NULL, "measuring costs failed: %s", err.msg);
+    tell_costs_problem(s);
+}
+
+/* Sleeps until there are orders.  False: nothing came for a while and something may be measured. */
+static bool wait_for_orders(struct engine_thread *t, bool measuring)
+{
+    int r = 1;
+    __atomic_store_n(&t->busy, 0, __ATOMIC_RELAXED);
+    if (queue_sleep(t->orders)) {
+        struct pollfd p = {.fd = queue_fd(t->orders), .events = POLLIN};
+        r = poll(&p, 1, !unmeasured(t) ? -1 : measuring ? 0 : MEASURE_AFTER_MS);
+        queue_awake(t->orders);
+    }
+    __atomic_store_n(&t->busy, 1, __ATOMIC_RELAXED);
+    return r != 0;
+}
+
 static void *run(void *arg)
 {
     struct engine_thread *t = arg;
-    bool more = false;
+    bool more = false, measuring = false;
 
     self = t;
     dk_thread_init();
@@ -279,13 +325,9 @@ static void *run(void *arg)
                 snapshot(s); /* orders may have changed what no step has shown */
             continue;
         }
-        __atomic_store_n(&t->busy, 0, __ATOMIC_RELAXED);
-        if (queue_sleep(t->orders)) {
-            struct pollfd p = {.fd = queue_fd(t->orders), .events = POLLIN};
-            poll(&p, 1, -1);
-            queue_awake(t->orders);
-        }
-        __atomic_store_n(&t->busy, 1, __ATOMIC_RELAXED);
+        measuring = !wait_for_orders(t, measuring);
+        if (measuring)
+            measure(t, unmeasured(t));
     }
     return NULL;
 }

@@ -37,6 +37,7 @@ struct served {
     struct engine *engine;
     struct model *model;
     bool idle;
+    bool measured; /* nothing to measure, as far as is known */
     /* A snapshot for metrics, written by the engine thread after each step (relaxed atomics). */
     uint32_t running, waiting, parked, kv_blocks, kv_blocks_free;
     uint64_t steps, prompt_tokens, generation_tokens, cached_tokens, prefix_queries, preemptions;

@@ -2,6 +2,7 @@
 /* Models come and go: load, on demand or by order; evict; unload once the last job has ended. */
 #include <poll.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -14,7 +15,7 @@
 /* One load: made by the loop, worked on by the loader, read by the loop. */
 struct load_task {
     struct model *model;
-    char *path, *drafter;
+    char *path, *drafter, *costs_dir;
     struct engine_config config;
     struct engine *engine;
     struct error error;
@@ -26,6 +27,7 @@ static void task_free(struct load_task *t)
         return;
     mem_free(t->path);
     mem_free(t->drafter);
+    mem_free(t->costs_dir);
     mem_free(t);
 }
 
@@ -136,6 +138,11 @@ static bool another_loads(const struct server *s, const struct model *m)
     return false;
 }
 
+static bool keeps_costs(const struct config *c)
+{
+    return c->costs_dir && strcmp(c->costs_dir, "none") != 0;
+}
+
 static int start_load(struct server *s, struct model *m, struct error *err)
 {
     /* What is left of the memory is known when the load before it has ended. */
@@ -145,13 +152,15 @@ static int start_load(struct server *s, struct model *m, struct error *err)
     }
     struct load_task *t = mem_zalloc(sizeof *t);
     if (!t || !(t->path = mem_strdup(m->path)) ||
-        (m->config.drafter && !(t->drafter = mem_strdup(m->config.drafter)))) {
+        (m->config.drafter && !(t->drafter = mem_strdup(m->config.drafter))) ||
+        (keeps_costs(s->config) && !(t->costs_dir = mem_strdup(s->config->costs_dir)))) {
         task_free(t);
         return ERR_NOMEM(err);
     }
     t->model = m;
     t->config = m->config.engine;
     t->config.drafter = t->drafter;
+    t->config.costs_dir = t->costs_dir;
     uint64_t used = models_memory(s), limit = s->config->memory_limit;
     if (limit)
         t->config.memory_limit = limit > used ? limit - used : 1;

@@ -18,6 +18,8 @@
       "how often the text file is written")                                                        \
     X("daemon", "model_dir", STRING, model_dir, "", "folder",                                      \
       "where relative model paths lie; made absolute at start")                                    \
+    X("daemon", "costs_dir", STRING, costs_dir, "", "folder",                                      \
+      "where measured costs are kept; none: nowhere; empty: the cache folder")                     \
     X("daemon", "event_loop", LOOP, event_loop, "auto", "auto|io_uring|epoll", "event loop")       \
     X("daemon", "threads", U32, threads, "0", "threads", "CPU threads of a model; 0: all")         \
     X("daemon", "cpu_tier", STRING, cpu_tier, "", "c|avx2|avx512|amx",                             \

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A list of calls, each made ROUNDS times, in turn, the median counting: target batches of every size up
+ * A list of calls, each made ROUNDS times, in turn, the fastest counting: target batches of every size up
  * to where one costs MOST times a single row; one row and sixteen with a long context; drafter passes of
  * one, two and more blocks, of each window that `auto` uses; context rows.  K/V of the measured rows are
  * what the memory holds: reading them costs the same.
  */
 #include "engine/calibrate.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -16,13 +14,13 @@
 #include "base/strbuf.h"
 #include "engine/engine_internal.h"
 
-#define ROUNDS  3u
+#define ROUNDS  4
 #define MOST    12.0 /* times one row: nobody will want more of them for drafts */
 #define NEAR    64u
 #define FAR     768u
 #define FAR_N   16u
 #define CALLS   64u
-#define BLOCKS  8u /* of a drafter's pass */
+#define BLOCKS  8u           /* of a drafter's pass */
 #define TIMEOUT 400000000ull /* ns: a size that takes longer is the last one that is measured */
 
 struct call {
@@ -35,7 +33,8 @@ struct call {
 
 struct calibration {
     struct call calls[CALLS];
-    uint32_t n, at, round;
+    uint32_t n, at;
+    int round;
     struct draft_round rounds[BLOCKS];
     struct proposal proposals[BLOCKS];
 };
@@ -163,10 +162,10 @@ static int run_pass(struct engine *e, struct calibration *c, const struct seq *s
 static int run_inject(struct engine *e, const struct seq *s, uint32_t n, struct error *err)
 {
     for (uint32_t i = 0; i < n; i++)
-        e->context[i] = (struct draft_context){
-            .taps = e->taps + (size_t)i * e->drafter.n_taps * e->model->hidden,
-            .pos = i,
-            .slot = seq_slot(s, i)};
+        e->context[i] = (struct draft_context){.taps = e->taps + (size_t)i * e->drafter.n_taps *
+                                                                     e->model->hidden,
+                                               .pos = i,
+                                               .slot = seq_slot(s, i)};
     return e->drafter.ops->inject(e->drafter.self, e->context, n, err);
 }
 
@@ -211,52 +210,51 @@ static int run_call(struct engine *e, struct calibration *c, struct call *t, uin
 
 /* ---- what it comes to ------------------------------------------------------------------------------- */
 
-static int ascending(const void *a, const void *b)
+/* The fastest: whatever disturbs a call makes it slower. */
+static double fastest(const struct call *t)
 {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(struct call *t)
-{
-    qsort(t->ns, ROUNDS, sizeof(*t->ns), ascending);
-    return (double)t->ns[ROUNDS / 2];
+    uint64_t best = t->ns[0];
+    for (int i = 1; i < ROUNDS; i++)
+        best = t->ns[i] < best ? t->ns[i] : best;
+    return (double)best;
 }
 
 /* Of what was measured in all rounds; 0: it was not. */
-static double time_of(struct calibration *c, enum cost_kind kind, uint32_t rows, uint32_t context)
+static double time_of(const struct calibration *c, enum cost_kind kind, uint32_t rows,
+                      uint32_t context)
 {
     for (uint32_t i = 0; i < c->n; i++) {
-        struct call *t = &c->calls[i];
+        const struct call *t = &c->calls[i];
         if (t->kind == kind && t->rows == rows && t->blocks == 1 && t->context == context)
-            return t->ns[0] && t->ns[1] && t->ns[2] ? median(t) : 0;
+            return fastest(t); /* 0: not in every round */
     }
     return 0;
 }
 
-static void conclude(struct calibration *c, const struct engine *e, struct costs *to)
+/* What a long context adds to a call of that many rows; not more than the call itself, as far as a
+ * disturbed machine may say so. */
+static double longer(const struct calibration *c, enum cost_kind kind, uint32_t rows)
+{
+    double near = time_of(c, kind, rows, NEAR), more = time_of(c, kind, rows, FAR) - near;
+    return more < 0 ? 0 : more > near ? near : more;
+}
+
+static void conclude(const struct calibration *c, const struct engine *e, struct costs *to)
 {
     struct costs got;
     costs_init(&got);
     struct cost_table *target = &got.table[COST_TARGET], *drafter = &got.table[COST_DRAFTER];
-    double one = time_of(c, COST_TARGET, 1, FAR) - time_of(c, COST_TARGET, 1, NEAR);
-    double many = time_of(c, COST_TARGET, FAR_N, FAR) - time_of(c, COST_TARGET, FAR_N, NEAR);
-    if (time_of(c, COST_TARGET, 1, FAR) > 0)
-        cost_context(target, one, time_of(c, COST_TARGET, FAR_N, FAR) > 0 ? many : one, FAR_N,
-                     FAR - NEAR);
-    if (time_of(c, COST_DRAFTER, e->drafter.window, FAR) > 0) {
-        double more = time_of(c, COST_DRAFTER, e->drafter.window, FAR) -
-                      time_of(c, COST_DRAFTER, e->drafter.window, NEAR);
-        cost_context(drafter, more, more, 1, FAR - NEAR);
-    }
+    double one = longer(c, COST_TARGET, 1), many = longer(c, COST_TARGET, FAR_N);
+    cost_context(target, one, many > one ? many : one, FAR_N, FAR - NEAR);
+    one = longer(c, COST_DRAFTER, e->drafter.window);
+    cost_context(drafter, one, one, 1, FAR - NEAR);
     for (uint32_t i = 0; i < c->n; i++) {
-        struct call *t = &c->calls[i];
+        const struct call *t = &c->calls[i];
         struct cost_table *table = &got.table[t->kind];
-        if (t->context != NEAR || !t->ns[0] || !t->ns[1] || !t->ns[2])
-            continue;
-        double ns = median(t), context = table->entry_ns * t->blocks * NEAR +
-                                         table->row_ns * t->rows * t->blocks * NEAR;
-        cost_set(table, t->rows * t->blocks, ns > 2 * context ? ns - context : ns / 2);
+        double ns = fastest(t), context = table->entry_ns * t->blocks * NEAR +
+                                          table->row_ns * t->rows * t->blocks * NEAR;
+        if (t->context == NEAR && ns > 0)
+            cost_set(table, t->rows * t->blocks, ns > 2 * context ? ns - context : ns / 2);
     }
     /* Where nothing could be measured, what was seen in use stays. */
     for (int k = 0; k < COST_KINDS; k++)

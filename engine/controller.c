@@ -336,8 +336,8 @@ static uint32_t drafted(const struct engine *e, struct candidate *k, uint32_t *r
     for (int closed = 0; closed < 2; closed++)
         for (uint32_t i = 0; i < e->n_running; i++) {
             struct drafting_state *d = e->running[i]->drafting;
-            if (!is_auto(e->running[i]) || !d->automatic.drafter ||
-                d->phase == DRAFTING_IDLE || d->round.done != (closed == 1))
+            if (!is_auto(e->running[i]) || !d->automatic.drafter || d->phase == DRAFTING_IDLE ||
+                d->round.done != (closed == 1))
                 continue;
             k[n].d = d;
             k[n].context = e->running[i]->seq.n_kv;

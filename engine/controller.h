@@ -51,13 +51,13 @@ void controller_init(struct controller *c);
 
 /* What `auto` remembers of a request. */
 struct auto_state {
-    float skill;                /* how far its drafts come, others' are 1 */
-    bool wants;                 /* the drafter's context is kept up, passes may begin */
-    bool trying;                /* wants it only to see */
-    uint32_t pause, next_pause; /* rounds until the drafter is tried again */
-    bool drafter;               /* this round's proposal is the drafter's; else an n-gram's */
-    uint32_t match;             /* length of that match */
-    uint32_t w;                 /* class of this round's window */
+    float skill;                 /* how far its drafts come, others' are 1 */
+    bool wants;                  /* the drafter's context is kept up, passes may begin */
+    bool trying;                 /* wants it only to see */
+    uint32_t pause, next_pause;  /* rounds until the drafter is tried again */
+    bool drafter;                /* this round's proposal is the drafter's; else an n-gram's */
+    uint32_t match;              /* length of that match */
+    uint32_t w;                  /* class of this round's window */
     float reach[SURVIVAL_NODES]; /* of this round's proposal, as far as is known */
     uint32_t n_reach;
 };

@@ -2,8 +2,8 @@
 #include "engine/cost.h"
 
 /* Every size up to where tiles of rows make steps, then ever fewer. */
-const uint16_t cost_sizes[COST_SIZES] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10,  11,
-                                         12, 13, 14, 15, 16, 18, 20, 22, 24, 28,  32,
+const uint16_t cost_sizes[COST_SIZES] = {1,  2,  3,  4,  5,  6,   7,   8,   9,   10, 11,
+                                         12, 13, 14, 15, 16, 18,  20,  22,  24,  28, 32,
                                          40, 48, 64, 80, 96, 128, 192, 256, 384, 512};
 #define GUESSED_GROWTH 0.03 /* of the time, by one more row, where nothing is known */
 #define SETTLED        16   /* times seen, after which a size moves slowly */

@@ -25,7 +25,7 @@ extern const uint16_t cost_sizes[COST_SIZES];
 struct cost_table {
     double ns[COST_SIZES];     /* without context; 0: never seen */
     uint32_t seen[COST_SIZES]; /* how often */
-    double entry_ns, row_ns;   /* by one position of context: for its request, for each of its rows */
+    double entry_ns, row_ns; /* by one position of context: for its request, for each of its rows */
 };
 
 enum cost_kind {

@@ -82,8 +82,8 @@ static int read_table(const struct js_obj *root, const char *kind, struct cost_t
         r = js_array(&o, "ps", &ps, err);
     if (r == 0)
         r = js_array(&o, "seen", &seen, err);
-    if (r > 0 || (r == 0 && (json_array_size(ps) != COST_SIZES ||
-                             json_array_size(seen) != COST_SIZES)))
+    if (r > 0 ||
+        (r == 0 && (json_array_size(ps) != COST_SIZES || json_array_size(seen) != COST_SIZES)))
         return ERR(err, FORMAT, "%s: \"%s\" has not the %d sizes of this version", root->file, kind,
                    COST_SIZES);
     for (size_t i = 0; i < COST_SIZES && r == 0; i++) {
@@ -157,7 +157,9 @@ static int add_table(struct strbuf *b, const char *kind, const struct cost_table
     /* A time that is rounded to nothing was never seen. */
     for (int i = 0; i < COST_SIZES && r >= 0; i++)
         r = strbuf_addf(b, "%s%u", i ? ", " : "",
-                        t->ns[i] * PS_PER_NS < 1 ? 0 : t->seen[i] ? t->seen[i] : 1);
+                        t->ns[i] * PS_PER_NS < 1 ? 0
+                        : t->seen[i]             ? t->seen[i]
+                                                 : 1);
     if (r >= 0)
         r = strbuf_addf(b, "],\n  \"entry_ps\": %llu, \"row_ps\": %llu}",
                         (unsigned long long)(t->entry_ns * PS_PER_NS),

@@ -13,7 +13,7 @@
 #include "engine/ngram.h"
 #include "engine/sampler_internal.h"
 
-#define AUTO_LONGEST 24u  /* n-gram */
+#define AUTO_LONGEST 24u /* n-gram */
 
 static uint32_t least(uint32_t a, uint32_t b)
 {
@@ -200,8 +200,7 @@ static void begin_auto(struct engine *e, struct request *r, uint32_t nodes, uint
     const uint32_t chain = least(least(nodes, depth - 1), AUTO_LONGEST);
     a->match = ngram_match(tokens, n);
     float confidence = survival_match(&e->controller.survival, a->match);
-    if (d->context && a->wants &&
-        !(a->match && controller_prefers_match(e, d, confidence, chain)))
+    if (d->context && a->wants && !(a->match && controller_prefers_match(e, d, confidence, chain)))
         begin_passes(e, r, nodes, depth);
     a->drafter = d->phase == DRAFTING_PASSES;
     if (a->drafter)

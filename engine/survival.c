@@ -86,7 +86,8 @@ uint32_t survival_reach(const struct survival *s, uint32_t passes, const struct 
     for (uint32_t i = 0; i < n; i++) {
         struct odds *bin;
         float own;
-        const struct odds *cell = cell_of((struct survival *)(uintptr_t)s, passes, p, i, &bin, &own);
+        const struct odds *cell =
+            cell_of((struct survival *)(uintptr_t)s, passes, p, i, &bin, &own);
         double prior = odds_of(bin, (double)own, PRIOR_COUNT);
         reach[i] = (float)odds_of(cell, prior, CELL_COUNT);
         /* Nodes stand in order of worth; the bins may not. */

@@ -46,7 +46,8 @@ uint32_t survival_reach(const struct survival *s, uint32_t passes, const struct 
 void survival_learn(struct survival *s, uint32_t passes, const struct proposal *p, uint32_t n,
                     const bool *right);
 void survival_learn_match(struct survival *s, uint32_t match, uint32_t n, const bool *right);
-void survival_forget(struct survival *s, uint32_t passes, const struct proposal *p, uint32_t unused);
+void survival_forget(struct survival *s, uint32_t passes, const struct proposal *p,
+                     uint32_t unused);
 void survival_forget_match(struct survival *s, uint32_t match);
 
 /* A proposal of window class w after `passes` passes was expected to reach so far. */

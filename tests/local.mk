@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # A unit test is one program: add it to check_PROGRAMS, with _SOURCES and one of the link lists.
 AM_TESTS_ENVIRONMENT = top_srcdir='$(abs_top_srcdir)'; top_builddir='$(abs_top_builddir)'; \
-	CC='$(CC)'; SANITIZE='$(DEDIT_SANITIZE)'; export top_srcdir top_builddir CC SANITIZE;
+	CC='$(CC)'; SANITIZE='$(DEDIT_SANITIZE)'; CACHE_DIRECTORY='$(abs_top_builddir)/tests/cache'; export top_srcdir top_builddir CC SANITIZE CACHE_DIRECTORY;
 # For sanitized builds: slower, and the first finding ends the program.  No fake stack: gcc 12 aligns it
 # to 32 bytes, and the spills of 64-byte vectors then crash.
 if SANITIZED
@@ -103,6 +103,10 @@ tests_unit_test_ddtree_LDADD = $(engine_test_libs) -lm
 tests_unit_test_drafter_SOURCES = %D%/unit/test-drafter.c %D%/unit/draftergen.c \
 	%D%/unit/draftergen.h %D%/unit/modelgen.c %D%/unit/modelgen.h
 tests_unit_test_drafter_LDADD = $(engine_test_libs) -lm
+
+check_PROGRAMS += %D%/unit/test-controller
+tests_unit_test_controller_SOURCES = %D%/unit/test-controller.c $(engine_fixtures)
+tests_unit_test_controller_LDADD = $(engine_test_libs) -lm
 
 check_PROGRAMS += %D%/unit/test-drafting
 tests_unit_test_drafting_SOURCES = %D%/unit/test-drafting.c %D%/unit/fake-drafter.c \

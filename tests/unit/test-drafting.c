@@ -172,6 +172,54 @@ START_TEST(auto_follows_costs)
 }
 END_TEST
 
+/* Costs that make one size the right one: rows come in tiles of six, or a pass is all but free. */
+static struct engine_drafting shaped(uint32_t tile, double pass, double pass_slope, uint32_t wrong)
+{
+    struct engine_config c = test_engine_config();
+    struct fake_drafter f;
+    struct engine_drafting sum = {0};
+    struct error err = {0};
+    struct engine *e = drafted_engine(&c, &f);
+    f.wrong = wrong;
+    for (uint32_t i = 0; i < 8 * N; i++) {
+        submit(e, i % N, DRAFT_AUTO, 0);
+        for (int more = 1; more > 0;) {
+            give_costs(e, 1e6, 0, pass * 1e6, pass_slope);
+            struct cost_table *t = &e->controller.costs.table[COST_TARGET];
+            for (int k = 0; k < COST_SIZES; k++)
+                t->ns[k] = 1e6 * (double)((cost_sizes[k] + tile - 1) / tile);
+            more = engine_step(e, &err);
+            ck_assert_int_ge(more, 0);
+        }
+        struct engine_drafting d = check(i % N);
+        sum.rounds += i < N ? 0 : d.rounds;
+        sum.passes += i < N ? 0 : d.passes;
+        sum.drafted += i < N ? 0 : d.drafted;
+    }
+    engine_free(e);
+    fake_drafter_done(&f);
+    return sum;
+}
+
+START_TEST(auto_fits_the_machine)
+{
+    make_world(N, usual);
+    /* The rows of one tile, the anchor's among them. */
+    struct engine_drafting six = shaped(6, 0.1, 0, 8);
+    ck_assert_uint_gt(six.rounds, 0);
+    ck_assert_uint_le(six.drafted, 5 * six.rounds + six.rounds / 2);
+    ck_assert_uint_gt(six.drafted, 3 * six.rounds);
+    struct engine_drafting many = shaped(40, 0.1, 0, 8);
+    ck_assert_uint_gt(many.drafted * six.rounds, 2 * six.drafted * many.rounds);
+    /* Passes that mend something, for nothing, and dear ones. */
+    struct engine_drafting cheap = shaped(40, 0.001, 0, 2), dear = shaped(40, 0.4, 0, 2);
+    ck_assert_msg(4 * cheap.passes > 5 * cheap.rounds, "%u passes in %u rounds",
+                  (unsigned)cheap.passes, (unsigned)cheap.rounds);
+    ck_assert_msg(4 * dear.passes < 5 * dear.rounds + 4, "%u passes in %u rounds",
+                  (unsigned)dear.passes, (unsigned)dear.rounds);
+}
+END_TEST
+
 /* Different numbers of passes side by side, with plain and looked-up requests between them. */
 START_TEST(mixed_batch)
 {
@@ -555,6 +603,7 @@ int main(void)
     tcase_add_test(t, every_method);
     tcase_add_test(t, mixed_batch);
     tcase_add_test(t, auto_follows_costs);
+    tcase_add_test(t, auto_fits_the_machine);
     tcase_add_test(t, chunks_change_nothing);
     tcase_add_test(t, after_a_plain_prefix);
     tcase_add_test(t, after_a_drafted_answer);
