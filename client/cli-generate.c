@@ -8,8 +8,7 @@
 #include "base/alloc.h"
 #include "base/parse.h"
 #include "base/strbuf.h"
-#include "client/cli-trace.h"
-#include "client/cli.h"
+#include "client/cli-answer.h"
 
 /* The prompt: arguments joined by spaces, or a file, or standard input.  NULL: *ret_status says why. */
 static char *prompt_text(struct cli *c, size_t *ret_len, int *ret_status)
@@ -112,33 +111,58 @@ static void print_tokens(const struct cli *c, const struct dedit_event *ev)
     fflush(stdout);
 }
 
-static int finish(const struct cli *c, const struct dedit_event *ev)
+void answer_done(struct answer *a)
+{
+    strbuf_done(&a->text);
+    mem_free(a->ids);
+    *a = (struct answer){0};
+}
+
+static int answer_add(const struct cli *c, struct answer *a, const struct dedit_event *ev)
+{
+    size_t need = a->n + ev->n_tokens;
+    if (need > a->room) {
+        size_t room = need + a->room + 256;
+        uint32_t *grown = mem_realloc_array(a->ids, room, sizeof *grown);
+        if (!grown)
+            return cli_fail_text(c, CLI_FAILED, "out of memory");
+        a->ids = grown;
+        a->room = room;
+    }
+    for (uint32_t i = 0; i < ev->n_tokens; i++)
+        a->ids[a->n++] = ev->tokens[i].id;
+    if (strbuf_add(&a->text, ev->text, ev->text_len) < 0)
+        return cli_fail_text(c, CLI_FAILED, "out of memory");
+    return CLI_OK;
+}
+
+static int finish(const struct cli *c, const struct dedit_event *ev, bool show)
 {
     if (ev->type == DEDIT_EVENT_FAILED) {
-        if (!c->json)
+        if (!c->json && show)
             fputc('\n', stdout);
         struct dedit_error e = {.code = ev->error_code};
         snprintf(e.msg, sizeof e.msg, "%s: %s", ev->finish_reason, ev->error_message);
         cli_fail(c, &e);
         return CLI_FAILED;
     }
-    if (c->json) {
+    if (c->json && show) {
         json_t *j = json_pack("{s:s, s:s, s:o}", "event", "finished", "finish_reason",
                               ev->finish_reason, "usage", cli_usage_json(&ev->usage));
         if (ev->stop_reason)
             json_object_set_new(j, "stop_reason", json_string(ev->stop_reason));
         cli_print_json(j);
-    } else {
+    } else if (show) {
         fputc('\n', stdout);
         fflush(stdout);
-        if (!c->quiet)
+        if (!c->quiet && !cli_own(c, "compare"))
             cli_stats_line(stderr, ev);
     }
     return cli_interrupted ? CLI_INTERRUPTED : CLI_OK;
 }
 
-/* With t the answer is printed by the trace. */
-static int read_answer(const struct cli *c, struct dedit_request *r, struct trace *t)
+int answer_read(const struct cli *c, struct dedit_request *r, bool show, struct trace *t,
+                struct answer *keep)
 {
     struct dedit_event ev;
     struct dedit_error e;
@@ -152,7 +176,7 @@ static int read_answer(const struct cli *c, struct dedit_request *r, struct trac
                 return cli_fail(c, &e);
         }
         if (n < 0) {
-            if (!c->json)
+            if (!c->json && show)
                 fputc('\n', stdout);
             return cli_fail(c, &e);
         }
@@ -161,13 +185,40 @@ static int read_answer(const struct cli *c, struct dedit_request *r, struct trac
         bool last = ev.type == DEDIT_EVENT_FINISHED || ev.type == DEDIT_EVENT_FAILED;
         if (t && !trace_event(t, &ev))
             return trace_end(t, &ev);
-        if (ev.type == DEDIT_EVENT_TOKENS && !(t && cli_own(c, "trace")))
+        if (ev.type == DEDIT_EVENT_TOKENS && show && !(t && cli_own(c, "trace")))
             print_tokens(c, &ev);
+        int kept = ev.type == DEDIT_EVENT_TOKENS && keep ? answer_add(c, keep, &ev) : CLI_OK;
+        if (kept != CLI_OK)
+            return kept;
         if (last) {
-            int traced = t ? trace_end(t, &ev) : CLI_OK, status = finish(c, &ev);
+            int traced = t ? trace_end(t, &ev) : CLI_OK, status = finish(c, &ev, show);
+            if (keep) {
+                keep->usage = ev.usage;
+                keep->finish_reason = ev.finish_reason;
+            }
             return status == CLI_OK ? traced : status;
         }
     }
+}
+
+/* Options of generate that contradict each other. */
+static int check_options(const struct cli *c, const char *trace_path)
+{
+    bool trace = cli_own(c, "trace") != NULL, compare = cli_own(c, "compare") != NULL;
+    if (trace && c->json)
+        return cli_usage_error(c,
+                               "--trace and --json exclude each other; --trace-json writes rounds");
+    if (trace && trace_path && !strcmp(trace_path, "-"))
+        return cli_usage_error(c, "--trace and --trace-json - write to the same place");
+    if (compare && (trace || trace_path))
+        return cli_usage_error(c, "--compare and --%s exclude each other",
+                               trace ? "trace" : "trace-json");
+    if (compare && c->o.method && !strcmp(c->o.method, "ar"))
+        return cli_usage_error(c, "--compare: --method ar is what it compares with");
+    if (compare && c->o.verification && !strcmp(c->o.verification, "rejection"))
+        return cli_usage_error(c, "--compare: --verification rejection has the law of plain "
+                                  "decoding and not its text");
+    return CLI_OK;
 }
 
 int cli_generate(struct cli *c)
@@ -188,11 +239,8 @@ int cli_generate(struct cli *c)
         cli_prompt(c, text, len, m);
     const char *trace_path = cli_own(c, "trace-json");
     bool traced = trace_path || cli_own(c, "trace");
-    if (status == CLI_OK && cli_own(c, "trace") && c->json)
-        status =
-            cli_usage_error(c, "--trace and --json exclude each other; --trace-json writes rounds");
-    if (status == CLI_OK && trace_path && !strcmp(trace_path, "-") && cli_own(c, "trace"))
-        status = cli_usage_error(c, "--trace and --trace-json - write to the same place");
+    if (status == CLI_OK)
+        status = check_options(c, trace_path);
     struct dedit_client *d = status == CLI_OK ? cli_connect(c, &status) : NULL;
     struct trace *t = NULL;
     if (d && traced) {
@@ -200,12 +248,16 @@ int cli_generate(struct cli *c)
         if (!(t = trace_new(c, d, cli_own(c, "trace") != NULL, trace_path)))
             status = CLI_FAILED;
     }
-    if (d && status == CLI_OK) {
+    if (d && status == CLI_OK && cli_own(c, "compare")) {
+        cli_catch_interrupt(true);
+        status = answer_compare(c, d);
+        cli_catch_interrupt(false);
+    } else if (d && status == CLI_OK) {
         if (dedit_client_submit(d, &c->o, &r, &e) < 0) {
             status = cli_fail(c, &e);
         } else {
             cli_catch_interrupt(true);
-            status = read_answer(c, r, t);
+            status = answer_read(c, r, true, t, NULL);
             cli_catch_interrupt(false);
         }
         dedit_request_free(r);

@@ -21,6 +21,7 @@ static const struct cli_option generate_options[] = {
     {"ids", 0, NULL, NULL, "the prompt is token ids, separated by spaces"},
     {"trace", 0, NULL, NULL, "show every round: drafts, edits, what was accepted"},
     {"trace-json", 0, "PATH", NULL, "write the rounds as JSON lines; - is standard output"},
+    {"compare", 0, NULL, NULL, "answer again with plain decoding: equal, and how much faster?"},
 };
 static const struct cli_option trace_options[] = {
     {"output", 'o', "PATH", "standard output", "where the page goes"},
@@ -213,13 +214,14 @@ void cli_print_json(json_t *j)
 json_t *cli_usage_json(const struct dedit_usage *u)
 {
     return json_pack(
-        "{s:I, s:I, s:I, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I}", "prompt_tokens",
+        "{s:I, s:I, s:I, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:s?}", "prompt_tokens",
         (json_int_t)u->prompt_tokens, "completion_tokens", (json_int_t)u->completion_tokens,
         "cached_tokens", (json_int_t)u->cached_tokens, "queued_ms", (double)u->queued_ns / 1e6,
         "time_to_first_token_ms", (double)u->first_token_ns / 1e6, "total_ms",
         (double)u->total_ns / 1e6, "rounds", (json_int_t)u->rounds, "drafted_tokens",
         (json_int_t)u->drafted_tokens, "accepted_tokens", (json_int_t)u->accepted_tokens,
-        "preemptions", (json_int_t)u->preemptions, "seed", (json_int_t)u->seed);
+        "preemptions", (json_int_t)u->preemptions, "seed", (json_int_t)u->seed,
+        "committed_tokens", (json_int_t)u->committed_tokens, "method", u->method);
 }
 
 void cli_stats_line(FILE *f, const struct dedit_event *end)
@@ -233,6 +235,8 @@ void cli_stats_line(FILE *f, const struct dedit_event *end)
             u->completion_tokens);
     if (u->completion_tokens > 1 && decode > 0)
         fprintf(f, ", %.1f tokens/s", (u->completion_tokens - 1) / decode);
+    if (u->method)
+        fprintf(f, ", %s", u->method);
     if (u->rounds)
         fprintf(f, ", acceptance length %.2f", (double)u->committed_tokens / (double)u->rounds);
     fprintf(f, ", %s\n", end->finish_reason ? end->finish_reason : "failed");

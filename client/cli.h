@@ -87,7 +87,7 @@ char *cli_read(const struct cli *c, const char *path, size_t *ret_len);
 /* Prints and frees a JSON value as one line. */
 void cli_print_json(json_t *j);
 json_t *cli_usage_json(const struct dedit_usage *u);
-/* "12 prompt tokens, first token after 34 ms, 56.7 tokens/s, acceptance length 2.10" */
+/* "12 prompt tokens, first token after 34 ms, 56.7 tokens/s, ddtree, acceptance length 2.10" */
 void cli_stats_line(FILE *f, const struct dedit_event *end);
 /* Options of the request with one user message (or raw text); messages live in m[2]. */
 void cli_prompt(struct cli *c, const char *text, size_t len, struct dedit_chat_message m[2]);

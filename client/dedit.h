@@ -253,7 +253,8 @@ struct dedit_usage {
     /* Rounds that verified a draft; committed_tokens / rounds is the acceptance length. */
     uint64_t rounds, drafted_tokens, accepted_tokens, committed_tokens;
     uint64_t seed;
-    uint64_t reserved[4];
+    const char *method; /* what most tokens came from, "ar": plain decoding; NULL: not told */
+    uint64_t reserved[3];
 };
 struct dedit_event {
     uint32_t type; /* enum dedit_event_type */

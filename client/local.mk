@@ -64,8 +64,10 @@ nodist_%C%_libdedit_pb_la_SOURCES = $(proto_gen)
 bin_PROGRAMS += %D%/dedit-client
 %C%_dedit_client_SOURCES = \
 	%D%/cli-admin.c \
+	%D%/cli-answer.h \
 	%D%/cli-batch.c \
 	%D%/cli-chat.c \
+	%D%/cli-compare.c \
 	%D%/cli-generate.c \
 	%D%/cli-options.c \
 	%D%/cli-parse.h \

@@ -209,6 +209,7 @@ void peer_send_finished(struct job *j)
     SET(committed_tokens, j->usage.drafting.committed);
     SET(preemptions, j->usage.preemptions);
 #undef SET
+    u.method = (char *)(uintptr_t)draft_method_name(engine_main_method(&j->usage.drafting));
     f.usage = &u;
     if (j->stop_reason[0])
         f.stop_reason = j->stop_reason;

@@ -259,6 +259,11 @@ bool sink_can_resume(struct job *j)
 
 static void end_finished(struct job *j)
 {
+    static const uint16_t methods[DRAFT_METHOD_COUNT] = {
+        [DRAFT_AR] = RING_METHOD_AR,         [DRAFT_NGRAM] = RING_METHOD_NGRAM,
+        [DRAFT_DFLASH] = RING_METHOD_DFLASH, [DRAFT_DEDIT] = RING_METHOD_DEDIT,
+        [DRAFT_DDTREE] = RING_METHOD_DDTREE,
+    };
     struct error err = {0};
     size_t n = strlen(j->stop_reason);
     void *p = NULL;
@@ -268,7 +273,9 @@ static void end_finished(struct job *j)
     struct ring_finished *f = p;
     memset((char *)p + size - 8, 0, 8);
     *f = (struct ring_finished){
-        .rec = {.size = size, .type = RING_FINISHED},
+        .rec = {.size = size,
+                .type = RING_FINISHED,
+                .flags = methods[engine_main_method(&j->usage.drafting)]},
         .reason = j->finish == FINISH_STOP     ? RING_FINISH_STOP
                   : j->finish == FINISH_LENGTH ? RING_FINISH_LENGTH
                                                : RING_FINISH_CANCELLED,

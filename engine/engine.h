@@ -114,9 +114,13 @@ struct engine_drafting {
     uint64_t edits_helpful,
         edits_harmful;            /* tokens of the path that editing made right, or wrong */
     uint64_t draft_ns, verify_ns; /* steps that it took part in */
+    uint64_t committed_by[DRAFT_METHOD_COUNT]; /* committed, by what drafted the round */
     uint32_t accepted_at[PROPOSAL_MAX_DEPTH];  /* rounds that accepted more than i drafts */
     uint32_t accepted_after[DRAFT_MAX_PASSES]; /* drafts agreeing with the text, by pass */
 };
+
+/* What most tokens came from: DRAFT_AR when none was drafted, never DRAFT_AUTO. */
+enum draft_method engine_main_method(const struct engine_drafting *d);
 
 struct engine_usage {
     uint32_t prompt_tokens, cached_tokens, completion_tokens;

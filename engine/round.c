@@ -226,6 +226,18 @@ static void teach(struct engine *e, const struct batch_entry *b, uint32_t n_comm
     controller_learn(&e->controller, d, b->n_nodes, right);
 }
 
+enum draft_method engine_main_method(const struct engine_drafting *d)
+{
+    enum draft_method best = DRAFT_AR;
+    uint64_t most = d->plain_rounds;
+    for (enum draft_method m = DRAFT_AUTO; m < DRAFT_METHOD_COUNT; m++)
+        if (d->committed_by[m] > most) {
+            most = d->committed_by[m];
+            best = m;
+        }
+    return best;
+}
+
 struct tally {
     uint32_t committed, accepted;
     uint32_t accepted_after[DRAFT_MAX_PASSES];
@@ -243,6 +255,7 @@ static void count_round(struct engine *e, struct batch_entry *b, struct tally *t
     if (t->committed == 0)
         return;
     s->rounds++;
+    s->committed_by[drafting_method(b->r->drafting)] += t->committed;
     s->drafted += b->n_nodes;
     s->accepted += t->accepted;
     s->committed += t->committed;

@@ -82,7 +82,7 @@ enum ring_record_type {
 struct ring_record {
     uint32_t size; /* bytes, this header included; multiple of 8 */
     uint16_t type; /* enum ring_record_type; unknown types are skipped by readers */
-    uint16_t flags;
+    uint16_t flags; /* FINISHED: enum ring_method; else 0 */
 };
 _Static_assert(sizeof(struct ring_record) == 8, "ring_record layout");
 
@@ -142,6 +142,15 @@ struct ring_finished {
     uint64_t committed_tokens; /* by the rounds counted in `rounds`: those that verified a draft */
 };
 _Static_assert(sizeof(struct ring_finished) == 96, "ring_finished layout");
+/* What most tokens of the answer came from; readers take unknown numbers for 0. */
+enum ring_method {
+    RING_METHOD_UNKNOWN,
+    RING_METHOD_AR,
+    RING_METHOD_NGRAM,
+    RING_METHOD_DFLASH,
+    RING_METHOD_DEDIT,
+    RING_METHOD_DDTREE
+};
 enum ring_finish {
     RING_FINISH_STOP = 1,
     RING_FINISH_LENGTH = 2,

@@ -39,7 +39,7 @@ class Usage(Structure):
                                          "preemptions")] +
                 [(n, c_uint64) for n in ("queued_ns", "first_token_ns", "total_ns", "rounds",
                                          "drafted_tokens", "accepted_tokens", "committed_tokens",
-                                         "seed")] + [("reserved", c_uint64 * 4)])
+                                         "seed")] + [("method", c_char_p), ("reserved", c_uint64 * 3)])
 
 
 class Event(Structure):

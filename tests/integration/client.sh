@@ -37,6 +37,22 @@ stats_line() { ask hi 2>&1 > /dev/null | grep -q 'prompt tokens, first token aft
 ok 'one line of statistics' stats_line
 quiet() { [ -z "$(ask --quiet hi 2>&1 > /dev/null)" ]; }
 ok 'quiet' quiet
+# Drafts of a repetitive prompt are right often; the daemon has said what it used.
+compare() {
+    "$client" generate --raw --method ngram --temperature 0 --ignore-eos -n 60 --compare 'a b a b a b a b' > "$scratch/got" 2> "$scratch/err" &&
+        "$client" generate --raw --method ar --temperature 0 --ignore-eos -n 60 --quiet 'a b a b a b a b' | cmp - "$scratch/got" &&
+        grep -q -x 'drafted: .* tokens/s, ngram, acceptance length .*' "$scratch/err" && grep -q -x 'plain: .* tokens/s, ar' "$scratch/err" &&
+        grep -q -x '.* times as fast, the same 60 tokens' "$scratch/err" &&
+        "$client" generate --raw --method ngram --temperature 1 --ignore-eos -n 30 --compare --json 'a b a b' | tail -n 1 | python3 -c '
+import json, sys
+j = json.load(sys.stdin)
+a, b = j["drafted"], j["plain"]
+assert j["event"] == "compared" and j["same"] is True and a["seed"] == b["seed"] and b["method"] == "ar", j
+assert a["completion_tokens"] == b["completion_tokens"] == 30 and j["speedup"] > 0, j
+' && status 2 "$client" generate --compare --method ar x && status 2 "$client" generate --compare --trace x &&
+        status 2 "$client" generate --compare --verification rejection x && status 4 "$client" generate --raw --compare --method dflash x
+}
+ok 'plain and drafted answers compared' compare
 as_json() { ask --json hi | python3 -c '
 import json, sys
 lines = [json.loads(l) for l in sys.stdin]

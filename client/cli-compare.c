@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dedit-client generate --compare: is a drafted answer that of plain decoding, and how much faster? */
+#include <string.h>
+
+#include "client/cli-answer.h"
+
+/* The prompt is in the prefix cache after this, so that both answers begin alike. */
+static int warm_up(struct cli *c, struct dedit_client *d)
+{
+    struct dedit_options o = c->o;
+    struct dedit_request *r = NULL;
+    struct dedit_error e;
+    o.max_tokens = 1;
+    o.min_tokens = 0;
+    o.method = "ar";
+    if (dedit_client_submit(d, &o, &r, &e) < 0)
+        return cli_fail(c, &e);
+    if (!c->o.has_seed) { /* both must draw the same numbers */
+        c->o.seed = dedit_request_seed(r);
+        c->o.has_seed = 1;
+    }
+    int status = answer_read(c, r, false, NULL, NULL);
+    dedit_request_free(r);
+    return status;
+}
+
+static int run(struct cli *c, struct dedit_client *d, const char *method, bool show,
+               struct answer *ret)
+{
+    const char *asked = c->o.method;
+    struct dedit_request *r = NULL;
+    struct dedit_error e;
+    int status;
+    c->o.method = method;
+    if (dedit_client_submit(d, &c->o, &r, &e) < 0)
+        status = cli_fail(c, &e);
+    else
+        status = answer_read(c, r, show, NULL, ret);
+    dedit_request_free(r);
+    c->o.method = asked;
+    return status;
+}
+
+/* Tokens a second after the first one; 0: there were none. */
+static double speed(const struct answer *a)
+{
+    const struct dedit_usage *u = &a->usage;
+    if (u->completion_tokens < 2 || u->total_ns <= u->first_token_ns)
+        return 0;
+    return (u->completion_tokens - 1) * 1e9 / (double)(u->total_ns - u->first_token_ns);
+}
+
+static int compare(const struct cli *c, const struct answer *a, const struct answer *b)
+{
+    size_t same = 0;
+    while (same < a->n && same < b->n && a->ids[same] == b->ids[same])
+        same++;
+    if (same < a->n || same < b->n)
+        return cli_fail_text(c, CLI_FAILED,
+                             "the answers differ from token %zu on: drafted %zu tokens, plain %zu; "
+                             "this is a bug of the daemon",
+                             same, a->n, b->n);
+    if (a->text.len != b->text.len || (a->text.len && memcmp(a->text.s, b->text.s, a->text.len)))
+        return cli_fail_text(c, CLI_FAILED,
+                             "the tokens are equal and the texts differ: "
+                             "this is a bug of the daemon");
+    if (strcmp(a->finish_reason, b->finish_reason) != 0)
+        return cli_fail_text(c, CLI_FAILED, "the answers end differently: drafted %s, plain %s",
+                             a->finish_reason, b->finish_reason);
+    return CLI_OK;
+}
+
+static void print_side(const char *name, const struct answer *a)
+{
+    const struct dedit_usage *u = &a->usage;
+    fprintf(stderr, "%s %.1f tokens/s", name, speed(a));
+    if (u->method)
+        fprintf(stderr, ", %s", u->method);
+    if (u->rounds)
+        fprintf(stderr, ", acceptance length %.2f",
+                (double)u->committed_tokens / (double)u->rounds);
+    fputc('\n', stderr);
+}
+
+static void print_result(const struct cli *c, const struct answer *drafted,
+                         const struct answer *plain)
+{
+    double ratio = speed(plain) > 0 ? speed(drafted) / speed(plain) : 0;
+    if (c->json) {
+        cli_print_json(json_pack("{s:s, s:o, s:o, s:f, s:b}", "event", "compared", "drafted",
+                                 cli_usage_json(&drafted->usage), "plain",
+                                 cli_usage_json(&plain->usage), "speedup", ratio, "same", 1));
+        return;
+    }
+    print_side("drafted:", drafted);
+    print_side("plain:  ", plain);
+    if (ratio > 0)
+        fprintf(stderr, "%.2f times as fast, the same %zu tokens\n", ratio, plain->n);
+    else
+        fprintf(stderr, "too short to compare speeds, the same %zu tokens\n", plain->n);
+}
+
+int answer_compare(struct cli *c, struct dedit_client *d)
+{
+    struct answer drafted = {0}, plain = {0};
+    int status = warm_up(c, d);
+    if (status == CLI_OK)
+        status = run(c, d, c->o.method, true, &drafted);
+    if (status == CLI_OK)
+        status = run(c, d, "ar", false, &plain);
+    if (status == CLI_OK)
+        status = compare(c, &drafted, &plain);
+    if (status == CLI_OK)
+        print_result(c, &drafted, &plain);
+    answer_done(&drafted);
+    answer_done(&plain);
+    return status;
+}
