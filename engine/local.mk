@@ -83,6 +83,8 @@ libdedit_engine_a_SOURCES = \
 	%D%/ngram.c \
 	%D%/ngram.h \
 	%D%/noise.h \
+	%D%/prompt_file.c \
+	%D%/prompt_file.h \
 	%D%/proposal.c \
 	%D%/proposal.h \
 	%D%/rejection.c \

@@ -28,9 +28,10 @@ struct fit_options {
     const char *target;      /* path of the model that is drafted for */
     const char *const *data; /* JSONL shards */
     uint32_t n_data;
-    const char *out;  /* folder of checkpoints and metrics.csv; made when absent */
-    const char *from; /* checkpoint or folder to start from with a fresh schedule (widen); or NULL */
-    bool restart;     /* do not resume from what `out` holds: refuse when it holds anything */
+    const char *out; /* folder of checkpoints and metrics.csv; made when absent */
+    const char
+        *from;    /* checkpoint or folder to start from with a fresh schedule (widen); or NULL */
+    bool restart; /* do not resume from what `out` holds: refuse when it holds anything */
 
     /* Shape; 0: as the target's. */
     uint32_t layers; /* default 2 */
@@ -53,7 +54,8 @@ struct fit_options {
     uint32_t batch;   /* sequences of a step; default 8 */
     uint32_t anchors; /* of a sequence; default 32 */
     uint32_t max_len; /* tokens of a sequence that are used; default 1024 */
-    float lr, norm_lr, beta1, beta2, weight_decay, clip, warmup; /* 1.3e-3, 5 x, .9, .95, 0, 1, .04 */
+    float lr, norm_lr, beta1, beta2, weight_decay, clip,
+        warmup;     /* 1.3e-3, 5 x, .9, .95, 0, 1, .04 */
     float average;  /* decay of the averaged weights; 0: none; default 0.999 */
     float held_out; /* share of the sequences that is never trained on; default 0.05 */
     uint64_t seed;
@@ -83,9 +85,9 @@ int train_widen(const struct fit_options *o, struct error *err);
 
 enum export_form { EXPORT_HF, EXPORT_GGUF };
 struct export_options {
-    const char *from;      /* a checkpoint, or a run's folder: its newest one */
-    const char *target;    /* path of the model, for its configuration */
-    const char *out;       /* folder (HF) or file (GGUF); must not exist, unless `force` */
+    const char *from;   /* a checkpoint, or a run's folder: its newest one */
+    const char *target; /* path of the model, for its configuration */
+    const char *out;    /* folder (HF) or file (GGUF); must not exist, unless `force` */
     enum export_form form;
     enum backend_dtype dtype; /* BF16 (default), F32, or Q8_0 (GGUF alone) */
     bool last;                /* the last weights, not the averaged ones */
