@@ -298,6 +298,20 @@ int talk_go_on(struct author *a, struct talk *t, struct error *err)
     return r == 1 ? drop(t, AUTHOR_LONG, err) : r;
 }
 
+/* A copy, without NUL characters, which JSON files of ours do not have. */
+static char *copy_text(const char *s, size_t n, size_t *ret_len)
+{
+    _cleanup_strbuf_ struct strbuf b = {0};
+    int r = strbuf_reserve(&b, n + 1);
+    for (size_t i = 0; i < n && r == 0; i++)
+        r = s[i] ? strbuf_addc(&b, s[i]) : strbuf_adds(&b, "\xef\xbf\xbd");
+    if (r < 0)
+        return NULL;
+    b.s[b.len] = '\0';
+    *ret_len = b.len;
+    return TAKE_PTR(b.s);
+}
+
 static bool is_blank(char c)
 {
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
@@ -319,10 +333,11 @@ static int take_question(struct author *a, struct talk *t, struct error *err)
     /* An opening that the model had nothing to add to is no question of its own. */
     if (from == to || t->text.len == 0)
         return drop(t, AUTHOR_EMPTY, err);
-    char *own = mem_strndup(all.s + from, to - from);
+    size_t len = 0;
+    char *own = copy_text(all.s + from, to - from, &len);
     if (!own)
         return ERR_NOMEM(err);
-    int r = add_question(a, t, own, to - from, own, err);
+    int r = add_question(a, t, own, len, own, err);
     if (r < 0 || t->phase == TALK_DONE)
         return r;
     r = begin_answer(a, t, err);
@@ -346,14 +361,15 @@ static int take_answer(struct author *a, struct talk *t, struct error *err)
     *w = (struct talk_answer){.begin = (uint32_t)t->prompt.len,
                               .ids = mem_memdup(t->out.ids, t->out.len * sizeof(*t->out.ids)),
                               .n = (uint32_t)t->out.len};
-    char *own = mem_strndup(t->text.s, t->text.len);
+    size_t len = 0;
+    char *own = copy_text(t->text.s, t->text.len, &len);
     if (!w->ids || !own) {
         mem_free(w->ids);
         mem_free(own);
         return ERR_NOMEM(err);
     }
     t->n_answers++;
-    int r = add_message(t, "assistant", own, t->text.len, own, err);
+    int r = add_message(t, "assistant", own, len, own, err);
     if (r < 0)
         return r;
     t->turn++;

@@ -16,9 +16,10 @@ const struct option_def compose_option_defs[] = {
      "shards go there; what is there already is gone on\nfrom (default: none, it must be given)"},
     {COMPOSE_OPT_TOKENS, "tokens", "N",
      "stop at N response tokens, those that are there\nincluded; 0: no end (default: 1000000; regen: 0)"},
-    {COMPOSE_OPT_SEQUENCES, "sequences", "N", "conversations at once (default: 64)"},
+    {COMPOSE_OPT_SEQUENCES, "sequences", "N", "conversations at once (default: 32)"},
     {COMPOSE_OPT_SEED, "seed", "N", "the same seed writes the same data (default: 1)"},
-    {COMPOSE_OPT_MAX_LEN, "max-len", "N", "tokens of a conversation (default: 1024)"},
+    {COMPOSE_OPT_MAX_LEN, "max-len", "N",
+     "tokens of a conversation (default: 1024, or the\nmodel's positions when it has fewer)"},
     {COMPOSE_OPT_SHARD_SIZE, "shard-size", "BYTES", "of a file, at least (default: 64M)"},
     {COMPOSE_OPT_SYNC, "sync", "SECONDS", "between two fsyncs, at most (default: 30)"},
     {COMPOSE_OPT_CHAT_FORMAT, "chat-format", "F",
@@ -33,7 +34,7 @@ void compose_init(struct compose *c, const struct train_command *command)
     *c = (struct compose){
         .command = command,
         .author = {.thinking = -1,
-                   .sequences = 64,
+                   .sequences = 32,
                    .max_len = 1024,
                    .max_user = 120,
                    .user_temperature = 1,
@@ -75,6 +76,7 @@ int compose_set(struct compose *c, int id, const char *arg, struct error *err)
         break;
     case COMPOSE_OPT_MAX_LEN:
         r = option_u32(arg, 32, DATA_MAX_TOKENS, &c->author.max_len, err);
+        c->max_len_given = true;
         break;
     case COMPOSE_OPT_SHARD_SIZE:
         r = option_size(arg, &c->shard_bytes, err);
@@ -113,8 +115,6 @@ int compose_open(struct compose *c, struct error *err)
         return r;
     e->max_num_seqs = n;
     e->max_num_batched_tokens = n + 256;
-    if (!e->max_context)
-        e->max_context = len;
     /* Room for everyone's usual length; who grows beyond waits until another has ended. */
     const uint32_t usual = len < 512 ? len : 512;
     uint64_t blocks = ((uint64_t)n * usual + len) / DK_KV_BLOCK + n + 2;
@@ -125,9 +125,11 @@ int compose_open(struct compose *c, struct error *err)
     if (r < 0)
         return r;
     c->author.draft = engine_drafter_config(c->engine) != NULL;
-    if (c->author.max_len > engine_get_config(c->engine)->max_context)
-        return ERR(err, INVALID, "--max-len %u: the model has %u positions", len,
-                   engine_get_config(c->engine)->max_context);
+    const uint32_t most = engine_get_config(c->engine)->max_context;
+    if (c->max_len_given && len > most)
+        return ERR(err, INVALID, "--max-len %u: the model has %u positions", len, most);
+    if (len > most)
+        c->author.max_len = most;
     return 0;
 }
 

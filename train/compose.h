@@ -29,7 +29,7 @@ struct compose {
     struct engine_options engine_options;
     const char *dir;
     struct author_options author;
-    bool format_given;
+    bool format_given, max_len_given;
     uint64_t seed, tokens, shard_bytes; /* tokens: of answers, wanted; 0: no end */
     uint32_t sync_s;
     bool quiet,

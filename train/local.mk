@@ -5,11 +5,20 @@ train_libs = libdedit-train.a $(engine_libs)
 
 # One file a line, in alphabetical order.
 libdedit_train_a_SOURCES = \
+	%D%/author.c \
+	%D%/author.h \
+	%D%/author_internal.h \
+	%D%/author_talk.c \
 	%D%/data.c \
 	%D%/data.h \
 	%D%/data_file.c \
 	%D%/data_line.c \
-	%D%/fit.h
+	%D%/fit.h \
+	%D%/lists.c \
+	%D%/lists.h \
+	%D%/loop_watch.h \
+	%D%/shards.c \
+	%D%/shards.h
 
 # The step, fit, widen, export.
 libdedit_train_a_SOURCES += \
@@ -31,5 +40,12 @@ libdedit_train_a_SOURCES += \
 
 bin_PROGRAMS += %D%/dedit-train
 train_dedit_train_SOURCES = \
-	%D%/main.c
+	%D%/cli.c \
+	%D%/cli.h \
+	%D%/compose.c \
+	%D%/compose.h \
+	%D%/compose_progress.c \
+	%D%/main.c \
+	%D%/regen.c \
+	%D%/synth.c
 train_dedit_train_LDADD = $(train_libs) -lm

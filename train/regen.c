@@ -103,7 +103,7 @@ static int run(const struct train_command *c, int argc, char **argv)
     struct regen g = {.samples = 1, .answer_tokens = 400};
     struct error err = {0};
     json_auto_t *recipe = NULL;
-    int first, status;
+    int first, status, r = 0;
     compose_init(&g.c, c);
     g.c.plan = plan;
     g.c.plan_arg = &g;
@@ -114,7 +114,6 @@ static int run(const struct train_command *c, int argc, char **argv)
         train_fail(c, TRAIN_USAGE, "--output FOLDER and a file of prompts are needed");
         goto out;
     }
-    int r = 0;
     for (int i = first; i < argc && r == 0; i++)
         r = prompt_file_read(argv[i], &g.prompts, &err);
     g.c.planned = (uint64_t)g.prompts.n * g.samples;

@@ -35,6 +35,7 @@ struct shards *shards_free(struct shards *s)
     fd_close(s->fd);
     fd_close(s->dir_fd); /* gives the lock back */
     strbuf_done(&s->buffer);
+    json_decref(s->o.header);
     mem_free(s->dir);
     mem_free(s->prefix);
     mem_free(s);
@@ -134,31 +135,42 @@ int shards_add(struct shards *s, const char *line, size_t len, struct error *err
 
 /* ---- what is there ------------------------------------------------------------------------------- */
 
+/* Every member of `want`, and of objects in it, is in `is`; the first other one is named. */
+static int same_members(json_t *want, const json_t *is, const char *path, struct error *err)
+{
+    const char *key;
+    json_t *w;
+    json_object_foreach(want, key, w)
+    {
+        const json_t *v = json_object_get(is, key);
+        if (v && json_equal(v, w))
+            continue;
+        if (json_is_object(v) && json_is_object(w)) {
+            int r = same_members(w, v, path, err);
+            if (r < 0)
+                return r;
+        }
+        _cleanup_free_ char *a = v ? json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+        _cleanup_free_ char *b = json_dumps(w, JSON_COMPACT | JSON_ENCODE_ANY);
+        return ERR(err, MISMATCH,
+                   "%s: written with other options: \"%s\" is %.100s there, %.100s now; take "
+                   "another folder",
+                   path, key, a ? a : "absent", b ? b : "?");
+    }
+    return 0;
+}
+
 /* Is the header that of this run, but for the shard's number? */
 static int check_header(const struct shards *s, const char *line, size_t len, const char *path,
                         uint32_t shard, struct error *err)
 {
     json_auto_t *o = NULL;
-    const char *key;
-    json_t *want;
     int r = js_parse_object(line, len, path, &o, err);
     if (r < 0)
         return r;
     if (json_integer_value(json_object_get(o, "shard")) != (json_int_t)shard)
         return ERR(err, FORMAT, "%s: its header is not that of shard %u", path, shard);
-    json_object_foreach(s->o.header, key, want)
-    {
-        const json_t *is = json_object_get(o, key);
-        if (is && json_equal(is, want))
-            continue;
-        _cleanup_free_ char *a = is ? json_dumps(is, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
-        _cleanup_free_ char *b = json_dumps(want, JSON_COMPACT | JSON_ENCODE_ANY);
-        return ERR(err, MISMATCH,
-                   "%s: written with other options: \"%s\" is %.150s there, %.150s now; take "
-                   "another folder",
-                   path, key, a ? a : "absent", b ? b : "?");
-    }
-    return 0;
+    return same_members(s->o.header, o, path, err);
 }
 
 struct walk {
@@ -274,6 +286,7 @@ int shards_open(const struct shards_options *o,
     if (!s)
         return ERR_NOMEM(err);
     *s = (struct shards){.o = *o, .dir_fd = -1, .fd = -1, .synced_at = clock_now_ns()};
+    json_incref(s->o.header);
     s->dir = mem_strdup(o->dir);
     s->prefix = mem_strdup(o->prefix);
     if (!s->dir || !s->prefix)
