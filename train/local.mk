@@ -24,19 +24,39 @@ libdedit_train_a_SOURCES = \
 libdedit_train_a_SOURCES += \
 	%D%/adamw.c \
 	%D%/adamw.h \
+	%D%/anchors.c \
+	%D%/anchors.h \
 	%D%/attention.c \
 	%D%/backward.c \
+	%D%/checkpoint.c \
+	%D%/checkpoint.h \
+	%D%/checkpoint_folder.c \
+	%D%/fit.c \
+	%D%/fit_internal.h \
+	%D%/fit_setup.c \
 	%D%/forward.c \
 	%D%/forward.h \
+	%D%/init.c \
 	%D%/loss.c \
 	%D%/loss.h \
+	%D%/metrics.c \
+	%D%/metrics.h \
 	%D%/ops.c \
 	%D%/ops.h \
 	%D%/proposalmix.c \
+	%D%/recipe.c \
 	%D%/schedule.c \
 	%D%/schedule.h \
 	%D%/state.c \
-	%D%/state.h
+	%D%/state.h \
+	%D%/taps.c \
+	%D%/taps.h \
+	%D%/taps_cache.c \
+	%D%/taps_cache.h \
+	%D%/tensor_file.c \
+	%D%/tensor_file.h \
+	%D%/vocabulary.c \
+	%D%/vocabulary.h
 
 bin_PROGRAMS += %D%/dedit-train
 train_dedit_train_SOURCES = \

@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a run needs before its first step: data split, draft vocabulary, shape, target, first values, or
+ * all of it from the newest checkpoint; and whether it fits into the memory that it may use.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "base/hash.h"
+#include "train/fit_internal.h"
+#include "train/vocabulary.h"
+
+#define MEASURED 16u /* sequences whose features give the taps' sizes */
+
+static void say(const struct fit *f, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void say(const struct fit *f, const char *fmt, ...)
+{
+    va_list ap;
+    if (f->o.quiet)
+        return;
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fputc('\n', stderr);
+}
+
+/* ---- options ------------------------------------------------------------------------------------------ */
+
+static unsigned cpus(void)
+{
+    cpu_set_t set;
+    int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+    return n < 1 ? 1 : n > (int)TRAIN_MAX_THREADS ? TRAIN_MAX_THREADS : (unsigned)n;
+}
+
+static int between(const char *name, double v, double lo, double hi, struct error *err)
+{
+    return v >= lo && v <= hi ? 0
+                              : ERR(err, INVALID, "%s is %g, must be from %g to %g", name, v, lo, hi);
+}
+
+static int resolve(struct fit *f, struct error *err)
+{
+    struct fit_options *o = &f->o;
+    if (!o->target || !o->out || !o->n_data)
+        return ERR(err, INVALID, "fit needs a target model, data, and a folder for its results");
+    if (o->threads == 0)
+        o->threads = cpus();
+    if (o->gamma == 0)
+        o->gamma = (float)o->window / 2;
+    if (o->norm_lr == 0)
+        o->norm_lr = 5 * o->lr;
+    if (o->p1_only == UINT64_MAX)
+        o->p1_only = o->steps * 3 / 10;
+    const struct {
+        const char *name;
+        double v, lo, hi;
+    } rules[] = {
+        {"window", o->window, 2, DRAFTER_MAX_BLOCK},
+        {"steps", (double)o->steps, 1, 1e12},
+        {"batch", o->batch, 1, 64},
+        {"anchors", o->anchors, 1, 65536},
+        {"max_len", o->max_len, 2, 1 << 20},
+        {"eta", (double)o->eta, 0, 2},
+        {"gamma", (double)o->gamma, 1e-3, 1e6},
+        {"p2_weight", (double)o->p2_weight, 0, 1e3},
+        {"distill", (double)o->distill, 0, 1},
+        {"distill_top", o->distill_top, 1, 256},
+        {"lr", (double)o->lr, 0, 10},
+        {"norm_lr", (double)o->norm_lr, 0, 10},
+        {"beta1", (double)o->beta1, 0, 0.99999},
+        {"beta2", (double)o->beta2, 0, 0.99999},
+        {"weight_decay", (double)o->weight_decay, 0, 10},
+        {"clip", (double)o->clip, 0, 1e9},
+        {"warmup", (double)o->warmup, 0, 1},
+        {"average", (double)o->average, 0, 0.9999999},
+        {"held_out", (double)o->held_out, 0, 0.9},
+        {"threads", o->threads, 1, TRAIN_MAX_THREADS},
+        {"report_every", o->report_every, 1, 1e9},
+    };
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < ARRAY_LEN(rules); i++)
+        r = between(rules[i].name, rules[i].v, rules[i].lo, rules[i].hi, err);
+    return r;
+}
+
+/* ---- data ------------------------------------------------------------------------------------------------ */
+
+static int load_data(struct fit *f, uint32_t vocab, struct error *err)
+{
+    const struct data_options d = {.vocab_size = vocab, .max_len = f->o.max_len};
+    int r = data_set_open(f->o.data, f->o.n_data, &d, &f->data, err);
+    if (r < 0)
+        return r;
+    const uint64_t n = data_set_size(f->data);
+    f->train = mem_array(n ? n : 1, sizeof(*f->train));
+    f->held = mem_array(n ? n : 1, sizeof(*f->held));
+    if (!f->train || !f->held)
+        return ERR_NOMEM(err);
+    for (uint64_t i = 0; i < n; i++) {
+        struct data_sample s;
+        data_set_sample(f->data, i, &s);
+        if (data_sample_held_out(&s, (double)f->o.held_out))
+            f->held[f->n_held++] = (uint32_t)i;
+        else
+            f->train[f->n_train++] = (uint32_t)i;
+    }
+    if (f->n_train == 0)
+        return ERR(err, INVALID, "held_out %g leaves no conversation to train on",
+                   (double)f->o.held_out);
+    struct data_set_info info;
+    data_set_get_info(f->data, &info);
+    say(f, "data: %" PRIu64 " conversations, %" PRIu64 " tokens, %" PRIu64
+        " of them supervised; %u held out", info.n, info.n_tokens, info.n_supervised, f->n_held);
+    return 0;
+}
+
+/* ---- shape ------------------------------------------------------------------------------------------------ */
+
+static int choose_taps(const struct fit_options *o, struct train_shape *s, struct error *err)
+{
+    struct drafter_config d = {0};
+    s->n_taps = o->n_taps;
+    memcpy(s->tap_layers, o->taps, sizeof(s->tap_layers));
+    if (s->n_taps)
+        return 0;
+    uint32_t n = s->target_layers > 8 ? 5 : s->target_layers > 3 ? s->target_layers - 3 : 1;
+    int r = drafter_default_taps(&d, n, s->target_layers, o->target, err);
+    s->n_taps = d.n_taps;
+    memcpy(s->tap_layers, d.tap_layers, sizeof(s->tap_layers));
+    return r;
+}
+
+static int choose_shape(struct fit *f, struct train_shape *s, uint32_t **ids, struct error *err)
+{
+    const struct fit_options *o = &f->o;
+    const struct model_config *c = model_file_config(f->target);
+    double coverage;
+    *s = (struct train_shape){
+        .layers = o->layers ? o->layers : 2,
+        .hidden = c->hidden,
+        .ffn = o->ffn ? o->ffn : c->ffn,
+        .heads = o->heads ? o->heads : c->n_heads,
+        .kv_heads = o->kv_heads ? o->kv_heads : o->heads ? o->heads : c->n_kv_heads,
+        .head_dim = o->head_dim ? o->head_dim : c->head_dim,
+        .target_hidden = c->hidden,
+        .target_layers = c->n_layers,
+        .window = o->window,
+        .mask_token = o->mask_token,
+        .vocab = c->vocab_size,
+        .eps = c->rms_eps,
+        .rope_theta = c->rope_theta,
+        .max_position = o->max_len + o->window,
+    };
+    int r = choose_taps(o, s, err);
+    if (r == 0 && o->mask_token == FIT_MASK_AUTO)
+        r = vocabulary_mask(f->data, c, &s->mask_token, err);
+    if (r == 0)
+        r = vocabulary_choose(f->data, c->vocab_size, o->draft_vocab, ids, &s->draft_vocab,
+                              &coverage, err);
+    if (r == 0)
+        say(f, "draft vocabulary: %" PRIu32 " tokens cover %.2f %% of the supervised ones",
+            s->draft_vocab, 100 * coverage);
+    return r;
+}
+
+/* ---- a fresh state, or the newest --------------------------------------------------------------------------- */
+
+static void skipped(void *arg, const char *why)
+{
+    say(arg, "passed over: %s", why);
+}
+
+/* The state's parameters become the model's. */
+static int adopt(struct fit *f, struct error *err)
+{
+    int r = train_model_init(&f->m, &f->state.shape, f->target, f->state.target_ids, err);
+    if (r < 0)
+        return r;
+    mem_free(f->m.p);
+    f->m.p = f->state.param;
+    return 0;
+}
+
+static int fresh(struct fit *f, struct error *err)
+{
+    struct train_shape s;
+    _cleanup_free_ uint32_t *ids = NULL;
+    int r = choose_shape(f, &s, &ids, err);
+    if (r == 0)
+        r = train_shape_check(&s, err);
+    if (r < 0)
+        return r;
+    f->state.shape = s;
+    train_layout_init(&f->state.layout, &s);
+    r = train_state_alloc(&f->state, f->o.average > 0, err);
+    if (r < 0)
+        return r;
+    for (uint32_t i = 0; i < s.draft_vocab; i++)
+        f->state.target_ids[i] = ids ? ids[i] : i;
+    r = adopt(f, err);
+    if (r == 0)
+        r = train_init(&f->m, f->target, f->o.init == FIT_INIT_TARGET, f->o.seed, err);
+    if (r == 0 && f->state.average)
+        memcpy(f->state.average, f->state.param, f->state.layout.total * sizeof(float));
+    snprintf(f->state.target, sizeof(f->state.target), "%s", model_file_name(f->target));
+    return r;
+}
+
+/* Weights of another run, with a fresh schedule and moments. */
+static int from_other(struct fit *f, struct error *err)
+{
+    struct train_state s = {0};
+    int r = checkpoint_open(f->o.from, &s, err);
+    if (r < 0)
+        return r;
+    const size_t bytes = s.layout.total * sizeof(float);
+    if (s.average)
+        memcpy(s.param, s.average, bytes);
+    memset(s.m, 0, bytes);
+    memset(s.v, 0, bytes);
+    if (f->o.average > 0 && !s.average) {
+        s.average = mem_calloc(s.layout.total, sizeof(float));
+        if (!s.average)
+            r = ERR_NOMEM(err);
+        else
+            memcpy(s.average, s.param, bytes);
+    } else if (!(f->o.average > 0)) {
+        mem_free(s.average);
+        s.average = NULL;
+    }
+    s.step = s.updates = 0;
+    s.shape.window = f->o.window;
+    s.shape.max_position = f->o.max_len + f->o.window;
+    f->state = s;
+    return r < 0 ? r : adopt(f, err);
+}
+
+static int resume(struct fit *f, struct error *err)
+{
+    char *path = NULL;
+    int r = checkpoint_newest(f->o.out, &f->state, &path, skipped, f, err);
+    if (r < 0)
+        return r;
+    r = recipe_same(f->state.recipe, f->recipe, path, err);
+    if (r == 0 && f->o.restart)
+        r = ERR(err, INVALID, "%s is there: not resumed as --restart asks, give an empty folder",
+                path);
+    if (r == 0)
+        say(f, "resuming at step %" PRIu64 " from %s", f->state.step, path);
+    mem_free(path);
+    if (r == 0)
+        r = adopt(f, err);
+    return r;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------------------- */
+
+static uint64_t own_bytes(const struct fit *f)
+{
+    const struct train_shape *s = &f->state.shape;
+    const struct fit_options *o = &f->o;
+    struct data_set_info info;
+    const uint32_t blocks = o->batch * o->anchors, ctx = o->batch * o->max_len;
+    uint64_t tap = (uint64_t)o->batch * o->max_len * train_tap_width(s) * sizeof(float);
+    uint64_t soft = o->distill > 0 ? (uint64_t)o->max_len * (8ull * o->batch * o->distill_top +
+                                                              4ull * s->vocab)
+                                   : 0;
+    data_set_get_info(f->data, &info);
+    return train_work_bytes(s, o->batch, ctx, blocks, o->max_len, o->threads) +
+           (f->state.average ? 4 : 3) * (uint64_t)f->state.layout.total * sizeof(float) +
+           (uint64_t)s->draft_vocab * s->hidden * sizeof(float) +
+           2 * (uint64_t)s->max_position * s->head_dim * sizeof(float) + tap + soft + info.bytes;
+}
+
+static int step_buffers(struct fit *f, struct error *err)
+{
+    const struct fit_options *o = &f->o;
+    const size_t width = train_tap_width(&f->state.shape);
+    f->want = mem_calloc(o->batch, sizeof(*f->want));
+    f->items = mem_calloc(o->batch, sizeof(*f->items));
+    f->masks = mem_calloc(o->batch, sizeof(*f->masks));
+    f->anchors = mem_calloc(o->batch, sizeof(*f->anchors));
+    f->features = mem_calloc(o->batch, sizeof(*f->features));
+    f->soft = mem_calloc(o->batch, sizeof(*f->soft));
+    f->soft_ids = mem_calloc(o->batch, sizeof(*f->soft_ids));
+    if (!f->want || !f->items || !f->masks || !f->anchors || !f->features || !f->soft ||
+        !f->soft_ids)
+        return ERR_NOMEM(err);
+    for (uint32_t i = 0; i < o->batch; i++) {
+        f->masks[i] = mem_alloc(o->max_len);
+        f->anchors[i] = mem_array(o->anchors, sizeof(uint32_t));
+        f->features[i] = mem_array(o->max_len, width * sizeof(float));
+        if (!f->masks[i] || !f->anchors[i] || !f->features[i])
+            return ERR_NOMEM(err);
+        if (!(o->distill > 0))
+            continue;
+        f->soft[i] = mem_array(o->max_len, o->distill_top * sizeof(float));
+        f->soft_ids[i] = mem_array(o->max_len, o->distill_top * sizeof(int32_t));
+        if (!f->soft[i] || !f->soft_ids[i])
+            return ERR_NOMEM(err);
+    }
+    return 0;
+}
+
+static uint64_t cache_key(const struct fit *f)
+{
+    const struct fit_options *o = &f->o;
+    const struct train_shape *s = &f->state.shape;
+    const uint64_t numbers[] = {model_file_weight_bytes(f->target), s->n_taps, o->dtype,
+                                o->distill > 0 ? o->distill_top : 0};
+    uint64_t h = hash_bytes(f->state.target, strlen(f->state.target), 1);
+    h = hash_bytes(s->tap_layers, s->n_taps * sizeof(*s->tap_layers), h);
+    if (o->distill > 0)
+        h = hash_bytes(f->state.target_ids, s->draft_vocab * sizeof(uint32_t), h);
+    return hash_bytes(numbers, sizeof(numbers), h);
+}
+
+static int open_taps(struct fit *f, struct error *err)
+{
+    const struct fit_options *o = &f->o;
+    const struct train_shape *s = &f->state.shape;
+    const uint64_t own = own_bytes(f);
+    if (o->memory_limit && own >= o->memory_limit)
+        return ERR(err, LIMIT,
+                   "training this takes %" PRIu64 " MiB beside the target, memory_limit is %" PRIu64
+                   " MiB: fewer anchors, a smaller batch or a smaller max_len need less",
+                   own >> 20, o->memory_limit >> 20);
+    say(f, "memory: %" PRIu64 " MiB beside the target", own >> 20);
+    const struct taps_options t = {
+        .target = o->target, .threads = o->threads, .tier = o->tier, .dtype = o->dtype,
+        .n_taps = s->n_taps, .tap_layers = s->tap_layers, .max_len = o->max_len,
+        .max_seqs = o->batch, .soft_top = o->distill > 0 ? o->distill_top : 0,
+        .draft_ids = f->m.draft_ids, .memory_limit = o->memory_limit ? o->memory_limit - own : 0,
+        .cache = o->cache, .cache_bytes = o->cache_bytes, .key = cache_key(f)};
+    return taps_new(&t, &f->taps, err);
+}
+
+static int measure_taps(struct fit *f, struct error *err)
+{
+    struct data_sample s[MEASURED];
+    uint32_t n = f->n_train < MEASURED ? f->n_train : MEASURED;
+    for (uint32_t i = 0; i < n; i++)
+        data_set_sample(f->data, f->train[(uint64_t)i * f->n_train / n], &s[i]);
+    return taps_measure(f->taps, s, n, f->state.tap_scale, err);
+}
+
+/* ---- all of it --------------------------------------------------------------------------------------------------- */
+
+static int open_run(struct fit *f, struct error *err)
+{
+    struct data_set_info info;
+    int r = resolve(f, err);
+    if (r == 0)
+        r = model_file_open(f->o.target, &f->target, err);
+    if (r == 0)
+        r = load_data(f, model_file_config(f->target)->vocab_size, err);
+    if (r < 0)
+        return r;
+    if (mkdir(f->o.out, 0777) < 0 && errno != EEXIST)
+        return ERR(err, IO, "%s: cannot make the folder: %s", f->o.out, strerror(errno));
+    data_set_get_info(f->data, &info);
+    f->recipe = recipe_of(&f->o, info.hash);
+    if (!f->recipe)
+        return ERR_NOMEM(err);
+    bool first = false;
+    r = resume(f, err);
+    if (r == DEDIT_E_NOT_FOUND) {
+        first = !f->o.from;
+        r = f->o.from ? from_other(f, err) : fresh(f, err);
+    }
+    if (r < 0)
+        return r;
+    json_decref(f->state.recipe);
+    f->state.recipe = json_incref(f->recipe);
+    r = train_par_init(&f->par, f->o.tier, f->o.threads, f->o.bf16, err);
+    if (r == 0)
+        r = open_taps(f, err);
+    if (r == 0 && first)
+        r = measure_taps(f, err);
+    if (r == 0)
+        r = train_work_init(&f->w, &f->m, &f->par, f->o.batch, f->o.batch * f->o.max_len,
+                            f->o.batch * f->o.anchors, f->o.max_len, err);
+    if (r == 0)
+        r = step_buffers(f, err);
+    if (r == 0)
+        r = train_order_init(&f->order, f->o.seed, f->n_train, err);
+    if (r == 0)
+        r = metrics_open(&f->metrics, f->o.out, f->state.step, f->o.quiet, err);
+    if (r == 0)
+        f->metrics.peak = metrics_peak(&f->par);
+    return r;
+}
+
+int fit_open(struct fit *f, const struct fit_options *o, struct error *err)
+{
+    memset(f, 0, sizeof(*f));
+    f->o = *o;
+    int r = open_run(f, err);
+    if (r < 0)
+        fit_close(f);
+    return r;
+}
+
+void fit_close(struct fit *f)
+{
+    metrics_close(&f->metrics);
+    for (uint32_t i = 0; i < f->o.batch; i++) {
+        if (f->masks)
+            mem_free(f->masks[i]);
+        if (f->anchors)
+            mem_free(f->anchors[i]);
+        if (f->features)
+            mem_free(f->features[i]);
+        if (f->soft)
+            mem_free(f->soft[i]);
+        if (f->soft_ids)
+            mem_free(f->soft_ids[i]);
+    }
+    mem_free(f->want);
+    mem_free(f->items);
+    mem_free(f->masks);
+    mem_free(f->anchors);
+    mem_free(f->features);
+    mem_free(f->soft);
+    mem_free(f->soft_ids);
+    train_work_done(&f->w);
+    if (f->m.p == f->state.param)
+        f->m.p = NULL;
+    train_model_done(&f->m);
+    train_state_done(&f->state);
+    train_par_done(&f->par);
+    train_order_done(&f->order);
+    taps_free(f->taps);
+    json_decref(f->recipe);
+    data_set_free(f->data);
+    mem_free(f->train);
+    mem_free(f->held);
+    model_file_free(f->target);
+    memset(f, 0, sizeof(*f));
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "train/tensor_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/checked.h"
+#include "base/fd.h"
+#include "base/hash.h"
+#include "base/strbuf.h"
+
+#define MAX_TENSORS 4096u /* of a file with a checksum */
+#define PAGE_ALIGN  64u /* of the data's begin */
+
+static int write_all(int fd, const void *data, size_t len)
+{
+    const char *p = data;
+    while (len) {
+        ssize_t n = write(fd, p, len < (1u << 30) ? len : 1u << 30);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return -1;
+        p += n;
+        len -= (size_t)n;
+    }
+    return 0;
+}
+
+static bool out_bytes(const struct tensor_out *t, size_t *ret)
+{
+    size_t n = st_dtype_bytes(t->dtype);
+    for (uint32_t i = 0; i < t->n_dims; i++)
+        if (!size_mul(n, t->dims[i], &n))
+            return false;
+    *ret = n;
+    return true;
+}
+
+static int add_entry(struct strbuf *b, const struct tensor_out *t, size_t *at)
+{
+    size_t bytes, end;
+    if (!out_bytes(t, &bytes) || !size_add(*at, bytes, &end))
+        return DEDIT_E_NOMEM;
+    int r = strbuf_addf(b, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[", b->len > 1 ? "," : "", t->name,
+                        st_dtype_name(t->dtype));
+    for (uint32_t i = 0; r == 0 && i < t->n_dims; i++)
+        r = strbuf_addf(b, "%s%" PRIu64, i ? "," : "", t->dims[i]);
+    if (r == 0)
+        r = strbuf_addf(b, "],\"data_offsets\":[%zu,%zu]}", *at, end);
+    *at = end;
+    return r;
+}
+
+static int make_header(struct strbuf *b, const struct tensor_out *t, size_t n, bool checksum)
+{
+    const struct tensor_out sum = {.name = TENSOR_CHECKSUM, .dtype = ST_U64, .n_dims = 1, .dims = {1}};
+    size_t at = 0;
+    int r = strbuf_addc(b, '{');
+    /* 8-byte data first, so that no reader needs to copy it. */
+    if (r == 0 && checksum)
+        r = add_entry(b, &sum, &at);
+    for (size_t i = 0; r == 0 && i < n; i++)
+        r = add_entry(b, &t[i], &at);
+    if (r == 0)
+        r = strbuf_addc(b, '}');
+    while (r == 0 && (b->len + 8) % PAGE_ALIGN)
+        r = strbuf_addc(b, ' ');
+    return r;
+}
+
+static uint64_t sum_of(const struct tensor_out *t, size_t n)
+{
+    uint64_t h = 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t bytes = 0;
+        if (out_bytes(&t[i], &bytes))
+            h = hash_bytes(t[i].data, bytes, h);
+    }
+    return h;
+}
+
+static int write_parts(int fd, const struct strbuf *header, const struct tensor_out *t, size_t n,
+                       bool checksum)
+{
+    uint64_t len = header->len, sum = checksum ? sum_of(t, n) : 0;
+    if (write_all(fd, &len, sizeof(len)) < 0 || write_all(fd, header->s, header->len) < 0)
+        return -1;
+    if (checksum && write_all(fd, &sum, sizeof(sum)) < 0)
+        return -1;
+    for (size_t i = 0; i < n; i++) {
+        size_t bytes = 0;
+        if (!out_bytes(&t[i], &bytes) || write_all(fd, t[i].data, bytes) < 0)
+            return -1;
+    }
+    return fsync(fd);
+}
+
+static void sync_folder_of(char *path)
+{
+    char *slash = strrchr(path, '/');
+    if (slash)
+        slash[slash == path] = '\0';
+    _cleanup_fd_ int fd = open(slash ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0)
+        (void)fsync(fd);
+}
+
+int tensor_file_write(const char *path, const struct tensor_out *t, size_t n, bool checksum,
+                      struct error *err)
+{
+    _cleanup_strbuf_ struct strbuf header = {0}, tmp = {0};
+    if (make_header(&header, t, n, checksum) < 0 ||
+        strbuf_addf(&tmp, "%s.tmp-%ld", path, (long)getpid()) < 0)
+        return ERR_NOMEM(err);
+    (void)unlink(tmp.s); /* of a process with our number that died */
+    _cleanup_fd_ int fd = open(tmp.s, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (fd < 0)
+        return ERR(err, IO, "%s: cannot create: %s", tmp.s, strerror(errno));
+    if (write_parts(fd, &header, t, n, checksum) < 0 || rename(tmp.s, path) < 0) {
+        int saved = errno;
+        (void)unlink(tmp.s);
+        return ERR(err, IO, "%s: cannot write: %s", path, strerror(saved));
+    }
+    strbuf_clear(&tmp);
+    if (strbuf_adds(&tmp, path) == 0)
+        sync_folder_of(tmp.s);
+    return 0;
+}
+
+int tensor_file_check(const struct safetensors *s, struct error *err)
+{
+    const struct st_tensor *sum = safetensors_find(s, TENSOR_CHECKSUM);
+    uint64_t want, have = 0;
+    if (!sum || sum->dtype != ST_U64 || sum->bytes != sizeof(want))
+        return ERR(err, FORMAT, "%s: tensor \"" TENSOR_CHECKSUM "\" is missing",
+                   safetensors_path(s));
+    memcpy(&want, sum->data, sizeof(want));
+    if (safetensors_count(s) > MAX_TENSORS)
+        return ERR(err, LIMIT, "%s: %zu tensors, a checkpoint has at most %u", safetensors_path(s),
+                   safetensors_count(s), MAX_TENSORS);
+    /* In the order of the data, which is the order that they were written in. */
+    const char *at = (const char *)sum->data + sizeof(want);
+    for (size_t i = 1; i < safetensors_count(s); i++) {
+        const struct st_tensor *next = NULL;
+        for (size_t k = 0; k < safetensors_count(s); k++)
+            if ((const char *)safetensors_at(s, k)->data == at && safetensors_at(s, k)->bytes)
+                next = safetensors_at(s, k);
+        if (!next)
+            return ERR(err, FORMAT, "%s: tensor \"" TENSOR_CHECKSUM "\" must come first",
+                       safetensors_path(s));
+        have = hash_bytes(next->data, next->bytes, have);
+        at += next->bytes;
+    }
+    if (have != want)
+        return ERR(err, FORMAT, "%s: the checksum does not fit: the file is damaged",
+                   safetensors_path(s));
+    return 0;
+}
