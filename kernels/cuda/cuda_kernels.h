@@ -202,10 +202,12 @@ size_t dcu_attention_part_floats(uint32_t n_rows, uint32_t n_heads, uint32_t hea
                                  uint32_t max_vis); /* host function */
 int dcu_attention(dcu_stream s, const struct dcu_attn *p);
 
-/* Slots to slots in all layers: pair i of n from[i] -> to[i], as if in order.  layers: device array.
+/* Slots to slots in all layers: pair i of n from[i] -> to[i], as if in order.  layers: device array, all of
+ * them with n_kv_heads and type.
  * n: device memory (a walk writes it); at most max_n. */
-int dcu_kv_copy(dcu_stream s, const struct dk_kv *layers, uint32_t n_layers, const uint32_t *from,
-                const uint32_t *to, const uint32_t *n, uint32_t max_n);
+int dcu_kv_copy(dcu_stream s, const struct dk_kv *layers, uint32_t n_layers, uint32_t n_kv_heads,
+                enum dk_kv_type type, const uint32_t *from, const uint32_t *to, const uint32_t *n,
+                uint32_t max_n);
 
 /* ---- logits ---------------------------------------------------------------------------------------- */
 
@@ -368,8 +370,8 @@ int dcu_draft(dcu_stream s, const struct dcu_draft *p);
     X(kv_store, (dcu_stream, const struct dk_kv *, const struct dcu_row *, uint32_t,               \
                  const float *, size_t, const float *, size_t))                                    \
     X(attention, (dcu_stream, const struct dcu_attn *))                                            \
-    X(kv_copy, (dcu_stream, const struct dk_kv *, uint32_t, const uint32_t *, const uint32_t *,    \
-                const uint32_t *, uint32_t))                                                       \
+    X(kv_copy, (dcu_stream, const struct dk_kv *, uint32_t, uint32_t, enum dk_kv_type,             \
+                const uint32_t *, const uint32_t *, const uint32_t *, uint32_t))                   \
     X(argmax, (dcu_stream, const float *, size_t, uint32_t, uint32_t, struct dcu_best *,           \
                struct dcu_best *))                                                                 \
     X(logsumexp,                                                                                   \
