@@ -170,36 +170,35 @@ __global__ void __launch_bounds__(256, 2) dcu_attention_kernel(dcu_attn p, tilin
     const uint32_t set = tid / width;
     if (set >= sets)
         return;
-    for (uint32_t d = tid % width; d < hd; d += width) {
+    float *out = p.part + (size_t)blockIdx.x * p.n_rows * p.n_heads * DK_ATTN_PART(hd) + 16;
+    for (uint32_t d = tid % width; same && d < hd; d += width) {
         float acc[NQ] = {0};
-        if (same) {
 #pragma unroll UNROLL
-            for (uint32_t j = 0; j < longest; j++) {
-                const float v = kv_at<KV>(p.kv.v, v_at(p.kv, slots[j], kv_head) + d);
+        for (uint32_t j = 0; j < longest; j++) {
+            const float v = kv_at<KV>(p.kv.v, v_at(p.kv, slots[j], kv_head) + d);
 #pragma unroll
-                for (uint32_t i = 0; i < NQ; i++)
-                    if (i * sets + set < nq)
-                        acc[i] = __fmaf_rn(es[(i * sets + set) * CHUNK + j], v, acc[i]);
-            }
-        } else {
-#pragma unroll
-            for (uint32_t i = 0; i < NQ; i++) {
-                const uint32_t q = i * sets + set;
-                for (uint32_t j = 0; q < nq && j < longest; j++) {
-                    const uint32_t s = slots[q / n_heads * CHUNK + j];
-                    if (s == UINT32_MAX)
-                        break;
-                    acc[i] = __fmaf_rn(es[q * CHUNK + j],
-                                       kv_at<KV>(p.kv.v, v_at(p.kv, s, kv_head) + d), acc[i]);
-                }
-            }
+            for (uint32_t i = 0; i < NQ; i++)
+                if (i * sets + set < nq)
+                    acc[i] = __fmaf_rn(es[(i * sets + set) * CHUNK + j], v, acc[i]);
         }
 #pragma unroll
         for (uint32_t i = 0; i < NQ; i++) {
             const uint32_t q = i * sets + set, r = row0 + q / n_heads, h = head0 + q % n_heads;
-            if (q < nq && p.rows[r].n_vis > p0)
-                p.part[(((size_t)blockIdx.x * p.n_rows + r) * p.n_heads + h) * DK_ATTN_PART(hd) +
-                       16 + d] = acc[i];
+            if (q < nq)
+                out[((size_t)r * p.n_heads + h) * DK_ATTN_PART(hd) + d] = acc[i];
+        }
+    }
+    /* Some row's path differs here, or ends: each row by itself. */
+    for (uint32_t q = set; !same && q < nq; q += sets) {
+        const uint32_t r = row0 + q / n_heads, h = head0 + q % n_heads, n_vis = p.rows[r].n_vis;
+        const uint32_t n = n_vis > p0 ? dcu_min(n_vis - p0, CHUNK) : 0;
+        const uint32_t *slot = slots + q / n_heads * CHUNK;
+        for (uint32_t d = tid % width; n && d < hd; d += width) {
+            float acc = 0;
+            for (uint32_t j = 0; j < n; j++)
+                acc = __fmaf_rn(es[q * CHUNK + j],
+                                kv_at<KV>(p.kv.v, v_at(p.kv, slot[j], kv_head) + d), acc);
+            out[((size_t)r * p.n_heads + h) * DK_ATTN_PART(hd) + d] = acc;
         }
     }
 }

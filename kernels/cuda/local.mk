@@ -3,11 +3,23 @@
 # tests/cuda-emu compiles the same files with the C++ compiler.  One file a line, in alphabetical order.
 cudalibdir = $(pkglibdir)
 cuda_sources = \
+	%D%/attention.cu \
+	%D%/matmul.cu \
+	%D%/matmul_float.cu \
+	%D%/matmul_mma.cu \
+	%D%/matmul_quant.cu \
+	%D%/prepare.cu \
+	%D%/rope.cu \
+	%D%/rows.cu \
 	%D%/runtime.cu
 cuda_headers = \
+	%D%/common.cuh \
 	%D%/cuda_api.h \
 	%D%/cuda_kernels.h \
-	%D%/platform.cuh
+	%D%/matmul.cuh \
+	%D%/platform.cuh \
+	%D%/quant.cuh \
+	%D%/vocab.cuh
 EXTRA_DIST += $(cuda_sources) $(cuda_headers)
 
 noinst_LIBRARIES += libdedit-cuda-open.a

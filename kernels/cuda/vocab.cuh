@@ -197,7 +197,8 @@ DCU_FN bool dcu_find_bin(dcu_select_space *sp, uint32_t n, unsigned long long ta
  * One pass by buckets of z, four by bytes of the key within the bucket, one by id among equals.
  */
 template <bool MASS>
-DCU_FN bool dcu_select(const dcu_items &s, unsigned long long target, dcu_select_space *sp, dcu_cut *ret)
+DCU_FN bool dcu_select(const dcu_items &s, unsigned long long target, dcu_select_space *sp,
+                       dcu_cut *ret)
 {
     const uint32_t tid = threadIdx.x, threads = blockDim.x;
     for (uint32_t i = tid; i < DCU_BUCKETS; i += threads)

@@ -16,7 +16,8 @@ emu_headers = \
 	%D%/runner.h
 EXTRA_DIST += $(emu_runner) $(emu_headers)
 emu_flags = -std=gnu++17 -O1 -g -fPIC -fvisibility=hidden -fno-strict-aliasing -ffp-contract=off \
-	-fno-math-errno -fno-omit-frame-pointer -Wall -Wextra -Werror=return-type \
+	-fno-math-errno -fno-omit-frame-pointer -Wall -Wextra -Wno-unknown-pragmas \
+	-Werror=return-type \
 	-I$(srcdir) -I$(builddir) -I$(srcdir)/%D%/include
 # Plain builds: the thread sanitizer's calls, answered by check.cc (see there); alignment likewise.
 if SANITIZED
