@@ -47,6 +47,8 @@ static void print_model(const struct dedit_model *m)
     if (m->vocab_size)
         printf(" %s, context %u, %.0f MiB, %s", m->family, m->max_context,
                (double)m->memory_bytes / 1048576.0, m->numeric_class);
+    if (*m->drafter)
+        printf(", drafter %s", m->drafter);
     if (*m->error)
         printf(" %s", m->error);
     printf("%s\n", m->is_default ? "  (default)" : "");

@@ -528,7 +528,7 @@ static int finish_models(struct config *c, struct error *err)
         if (!m->path)
             return ERR(err, INVALID, "[model %s] path: must be set", m->name);
         r = find_in_model_dir(c, &m->path, err);
-        if (r == 0)
+        if (r == 0 && !(m->drafter && strcmp(m->drafter, "none") == 0))
             r = find_in_model_dir(c, &m->drafter, err);
         m->engine.tier = tier;
         m->engine.n_threads = c->threads;

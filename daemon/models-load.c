@@ -8,9 +8,11 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mapguard.h"
+#include "base/utf8.h"
 #include "daemon/models.h"
 #include "daemon/peer.h"
 #include "daemon/server.h"
+#include "engine/drafter_file.h"
 
 /* One load: made by the loop, worked on by the loader, read by the loop. */
 struct load_task {
@@ -19,6 +21,7 @@ struct load_task {
     struct engine_config config;
     struct engine *engine;
     struct error error;
+    struct error beside; /* why the drafter that lies beside the model is not used */
 };
 
 static void task_free(struct load_task *t)
@@ -88,12 +91,29 @@ static void on_progress(void *arg, const char *phase, uint64_t done, uint64_t to
         __atomic_store_n(&m->progress_percent, (uint32_t)(done * 100 / total), __ATOMIC_RELAXED);
 }
 
+/* Nobody asked for a drafter that only lies there: what is wrong with it does not stop the model. */
+static void load_engine(struct load_task *t)
+{
+    bool asked = t->drafter != NULL;
+    if (!asked && drafter_beside(t->path, &t->drafter, &t->error) < 0)
+        return;
+    bool beside = !asked && t->drafter;
+    t->config.drafter = t->drafter && strcmp(t->drafter, "none") != 0 ? t->drafter : NULL;
+    if (engine_new(t->path, &t->config, on_progress, t->model, &t->engine, &t->error) == 0 ||
+        !beside)
+        return;
+    t->config.drafter = NULL;
+    t->beside = t->error;
+    t->error = (struct error){0};
+    engine_new(t->path, &t->config, on_progress, t->model, &t->engine, &t->error);
+}
+
 /* Loader thread. */
 void models_load_task(void *object)
 {
     struct load_task *t = object;
     uint64_t faults = map_guard_faults();
-    engine_new(t->path, &t->config, on_progress, t->model, &t->engine, &t->error);
+    load_engine(t);
     if (map_guard_faults() == faults)
         return;
     t->engine = engine_free(t->engine); /* zeros were read where weights had been */
@@ -274,6 +294,10 @@ static int serve(struct server *s, struct model *m, struct engine *e, struct err
     m->max_context = engine_get_config(e)->max_context;
     m->max_running = engine_get_config(e)->max_num_seqs;
     engine_memory(e, &m->memory);
+    const char *drafter = engine_drafter_name(e);
+    snprintf(m->drafter, sizeof m->drafter, "%s", drafter ? drafter : "");
+    for (size_t n = strlen(m->drafter); n && !utf8_valid(m->drafter, n);)
+        m->drafter[--n] = 0; /* a cut character, or what a file says */
     snprintf(m->numeric_class, sizeof m->numeric_class, "%s", engine_class(e));
     snprintf(m->family, sizeof m->family, "%s", model_family_name(engine_model_config(e)->family));
     if (m->config.chat_format)
@@ -311,8 +335,11 @@ void models_on_loaded(struct server *s)
                 m->state = MODEL_READY;
                 m->evicted = false;
                 m->loaded_ns = m->last_used_ns = clock_now_ns();
-                log_write(LOG_LEVEL_INFO, "model", NULL, "%s is ready (%s)", m->name,
-                          m->numeric_class);
+                if (t->beside.code)
+                    log_write(LOG_LEVEL_WARNING, "model", NULL,
+                              "%s runs without the drafter beside it: %s", m->name, t->beside.msg);
+                log_write(LOG_LEVEL_INFO, "model", NULL, "%s is ready (%s%s%s)", m->name,
+                          m->numeric_class, *m->drafter ? ", drafter " : "", m->drafter);
             }
             task_free(t);
             if (r == 0) {

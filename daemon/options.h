@@ -70,7 +70,8 @@
     X("path", STRING, path, "", "path", "GGUF file or Hugging Face folder")                        \
     X("chat_format", STRING, chat_format, "", "chatml|qwen3|smollm2|llama3",                       \
       "chat format; empty: recognised from the model's template")                                  \
-    X("drafter", STRING, drafter, "", "path", "drafter for the model: DFlash folder or GGUF file; empty: none") \
+    X("drafter", STRING, drafter, "", "path|none",                                                  \
+      "drafter for the model: DFlash folder or GGUF file; empty: one that lies beside the model")  \
     X("drafter_dtype", DTYPE, engine.drafter_dtype, "auto", "auto|bf16|f32|q8_0",                    \
       "the drafter's weights: as in the file, or converted at load")                               \
     X("preload", BOOL, preload, "no", "yes|no", "load at start")                                   \

@@ -41,6 +41,7 @@ static void fill_model(const struct peer *p, const struct model *m, Dedit__Wire_
     w->kv_bytes = m->memory.kv_bytes;
     w->memory_bytes = m->memory.packed_bytes + m->memory.kv_bytes + m->memory.scratch_bytes;
     w->numeric_class = (char *)(uintptr_t)m->numeric_class;
+    w->drafter = (char *)(uintptr_t)m->drafter;
     const struct drafting_params drafted = {.method = DRAFT_DFLASH};
     w->n_methods = engine_check_drafting(m->served->engine, &drafted, NULL) == 0
                        ? ARRAY_LEN(methods)

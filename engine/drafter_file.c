@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Drafter files: the rules of both forms, and opening either. */
+#include "base/strbuf.h"
 #include "engine/drafter_file.h"
 
 #include <inttypes.h>
@@ -200,5 +201,28 @@ int drafter_parse_gguf(const void *data, size_t size, const char *name,
     if (r < 0)
         return r;
     *ret = TAKE_PTR(f);
+    return 0;
+}
+
+int drafter_beside(const char *model_path, char **ret, struct error *err)
+{
+    _cleanup_strbuf_ struct strbuf b = {0};
+    static const char *const ends[] = {".drafter.gguf", ".drafter"};
+    size_t n = strlen(model_path);
+    struct stat st;
+    *ret = NULL;
+    while (n > 1 && model_path[n - 1] == '/')
+        n--;
+    if (n > 5 && memcmp(model_path + n - 5, ".gguf", 5) == 0)
+        n -= 5;
+    for (size_t i = 0; i < ARRAY_LEN(ends); i++) {
+        strbuf_clear(&b);
+        if (strbuf_add(&b, model_path, n) < 0 || strbuf_adds(&b, ends[i]) < 0)
+            return ERR_NOMEM(err);
+        if (stat(b.s, &st) == 0) {
+            *ret = TAKE_PTR(b.s);
+            return 0;
+        }
+    }
     return 0;
 }

@@ -41,6 +41,11 @@ struct drafter_config {
  */
 int drafter_file_open(const char *path, const struct model_config *target, struct model_file **ret,
                       struct error *err);
+/*
+ * A drafter that lies beside its target: for /m/x.gguf and for the folder /m/x the file /m/x.drafter.gguf
+ * or the folder /m/x.drafter.  *ret is NULL when there is none, else the caller's.
+ */
+int drafter_beside(const char *model_path, char **ret, struct error *err);
 /* Part: config.json alone. */
 struct js_obj;
 int drafter_hf_config(const struct js_obj *o, const struct model_config *target,

@@ -2,11 +2,13 @@
 """dedit-d as its peers see it: good ones, careless ones, hostile ones.  Speaks TAP."""
 import fcntl
 import os
+import shutil
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -696,6 +698,37 @@ def drafter_beside_a_model():
     d = Daemon(models=(), conf=conf, wait=False)
     assert d.process.wait(timeout=30) != 0
     assert "num_target_layers" in d.text() or "vocab_size" in d.text(), d.text()
+
+
+@test
+def drafter_that_lies_beside_its_model():
+    """X.drafter is used without a word in the configuration; a broken one costs a warning, not the model;
+    `drafter = none` leaves it alone."""
+    drafters = os.path.join(os.path.dirname(MODELS), "drafter")
+    folder = tempfile.mkdtemp()
+    model = os.path.join(folder, "m")
+    shutil.copytree(os.path.join(drafters, "target"), model)
+
+    def drafter(conf=""):
+        d = Daemon(models=(), conf="[daemon]\ndefault_model = m\n[model m]\npath = %s/\npreload = yes\n%s" % (
+            model, conf))
+        c = d.client()
+        message = pb.ClientMessage()
+        message.list_models.SetInParent()
+        told = c.call(message).models.models[0].drafter
+        log = d.text()
+        c.close()
+        d.stop()
+        return told, log
+    assert drafter()[0] == ""
+    shutil.copytree(os.path.join(drafters, "fitted"), model + ".drafter")
+    assert drafter()[0] != ""
+    assert drafter("drafter = none\n")[0] == ""
+    shutil.rmtree(model + ".drafter")
+    shutil.copytree(os.path.join(drafters, "random"), model + ".drafter")
+    told, log = drafter()
+    assert told == "" and "m runs without the drafter beside it" in log, log
+    shutil.rmtree(folder)
 
 
 sys.exit(main("daemon"))
