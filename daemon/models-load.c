@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mapguard.h"
-#include "base/utf8.h"
+#include "base/parse.h"
 #include "daemon/models.h"
 #include "daemon/peer.h"
 #include "daemon/server.h"
