@@ -60,3 +60,10 @@ check_PROGRAMS += %D%/test-emu
 EXTRA_DIST += %D%/bugs.cu
 %C%_test_emu_SOURCES = %D%/test-emu.c
 %C%_test_emu_LDADD = $(kernels_test_libs)
+
+# The kernels against the CPU's portable ops.
+kernels_emu = %D%/kernels-util.c %D%/kernels-util.h
+kernels_emu_libs = libdedit-cuda-open.a $(kernels_test_libs) -ldl
+check_PROGRAMS += %D%/test-kernels-mm
+%C%_test_kernels_mm_SOURCES = %D%/test-kernels-mm.c $(kernels_emu)
+%C%_test_kernels_mm_LDADD = $(kernels_emu_libs)
