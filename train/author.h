@@ -69,6 +69,7 @@ struct author_sink {
 
 struct author_options {
     enum chat_format format;
+    bool raw;           /* no chat: what the user says is a text that is gone on with; one turn */
     int thinking;       /* chat_options.enable_thinking */
     uint32_t sequences; /* at once */
     uint32_t max_len;   /* tokens of a conversation */

@@ -56,6 +56,12 @@ int talk_new(struct author *a, uint64_t number, struct talk **ret, struct error 
     if (r == 0 && (t->plan.n_turns == 0 || t->plan.n_turns > AUTHOR_MAX_TURNS ||
                    t->plan.n_given > t->plan.n_turns))
         r = ERR(err, INVALID, "a conversation of %u turns", t->plan.n_turns);
+    if (r == 0 && a->o.raw) {
+        t->plan.n_turns = 1;
+        t->plan.n_given = t->plan.n_given > 1 ? 1 : t->plan.n_given;
+        t->plan.whole = true;
+        t->plan.system = NULL;
+    }
     if (r == 0 && t->plan.system)
         r = add_message(t, "system", t->plan.system, strlen(t->plan.system), NULL, err);
     if (r) {
@@ -72,6 +78,9 @@ static int render(const struct author *a, const struct chat_message *m, size_t n
                   struct token_list *out, struct error *err)
 {
     const struct chat_options o = {.add_generation_prompt = open, .enable_thinking = a->o.thinking};
+    if (a->o.raw)
+        return tokenizer_encode(a->tokenizer, m[0].content, m[0].content_len, TOKENIZE_BOS, out,
+                                NULL, err);
     return chat_render_ids(a->o.format, a->tokenizer, m, n, &o, out, err);
 }
 
@@ -174,7 +183,7 @@ static int begin_question(struct author *a, struct talk *t, struct error *err)
     return r < 0 ? r : submit(a, t, true, a->o.max_user, err);
 }
 
-/* 1: there is no room for it. */
+/* 1: there is no room for it, or nothing to go on from. */
 static int begin_answer(struct author *a, struct talk *t, struct error *err)
 {
     t->phase = TALK_ANSWER;
@@ -182,7 +191,7 @@ static int begin_answer(struct author *a, struct talk *t, struct error *err)
     int r = render(a, t->messages, t->n_messages, true, &t->prompt, err);
     if (r < 0)
         return r;
-    if (t->prompt.len + MIN_ANSWER > a->o.max_len)
+    if (t->prompt.len == 0 || t->prompt.len + MIN_ANSWER > a->o.max_len)
         return 1;
     uint32_t room = a->o.max_len - (uint32_t)t->prompt.len;
     return submit(a, t, false, room < t->plan.max_answer ? room : t->plan.max_answer, err);

@@ -24,6 +24,8 @@ const struct option_def compose_option_defs[] = {
     {COMPOSE_OPT_SYNC, "sync", "SECONDS", "between two fsyncs, at most (default: 30)"},
     {COMPOSE_OPT_CHAT_FORMAT, "chat-format", "F",
      "chatml, qwen3, smollm2 or llama3\n(default: told by the model's template)"},
+    {COMPOSE_OPT_RAW, "raw", NULL,
+     "no chat format: the model goes on with a text, and\nthat is its answer"},
     {COMPOSE_OPT_NO_THINKING, "no-thinking", NULL, "qwen3: close the thinking block at once"},
     {COMPOSE_OPT_QUIET, "quiet", NULL, "no progress on standard error"},
     {0, NULL, NULL, NULL},
@@ -91,6 +93,9 @@ int compose_set(struct compose *c, int id, const char *arg, struct error *err)
             return ERR(err, INVALID, "\"%s\" is not chatml, qwen3, smollm2 or llama3", arg);
         c->format_given = true;
         return 1;
+    case COMPOSE_OPT_RAW:
+        c->author.raw = true;
+        return 1;
     case COMPOSE_OPT_NO_THINKING:
         c->author.thinking = 0;
         return 1;
@@ -120,7 +125,7 @@ int compose_open(struct compose *c, struct error *err)
     uint64_t blocks = ((uint64_t)n * usual + len) / DK_KV_BLOCK + n + 2;
     e->n_kv_blocks = (uint32_t)blocks;
     r = engine_options_open(&c->engine_options, path, &c->engine, err);
-    if (r == 0 && !c->format_given)
+    if (r == 0 && !c->format_given && !c->author.raw)
         r = engine_chat_format(c->engine, &c->author.format, err);
     if (r < 0)
         return r;
@@ -188,8 +193,9 @@ static json_t *make_header(struct compose *c, json_t *recipe)
     const struct model_config *m = engine_model_config(c->engine);
     return json_pack("{s:s, s:s, s:I, s:s, s:s, s:I, s:O}", "made_by", c->command->name, "target",
                      engine_model_name(c->engine), "vocab_size", (json_int_t)m->vocab_size, "class",
-                     engine_class(c->engine), "chat_format", chat_format_name(c->author.format),
-                     "seed", (json_int_t)c->seed, "recipe", recipe);
+                     engine_class(c->engine), "chat_format",
+                     c->author.raw ? "raw" : chat_format_name(c->author.format), "seed",
+                     (json_int_t)c->seed, "recipe", recipe);
 }
 
 static int open_shards(struct compose *c, json_t *recipe, struct error *err)

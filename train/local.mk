@@ -65,6 +65,7 @@ train_dedit_train_SOURCES = \
 	%D%/compose.c \
 	%D%/compose.h \
 	%D%/compose_progress.c \
+	%D%/fit_command.c \
 	%D%/main.c \
 	%D%/regen.c \
 	%D%/synth.c

@@ -12,6 +12,7 @@
 static const struct train_command *const commands[] = {
     &train_synth,
     &train_regen,
+    &train_fit_command,
 };
 
 static void usage(FILE *f)
