@@ -15,6 +15,7 @@
 #include "kernels/kernels.h"
 
 struct backend_model;
+struct dcu_api;
 
 enum backend_dtype {
     BACKEND_DTYPE_FILE,
@@ -32,6 +33,9 @@ struct backend_options {
     uint32_t n_kv_blocks; /* of DK_KV_BLOCK positions */
     uint32_t max_rows;    /* rows of one forward call */
     uint32_t max_context; /* positions; RoPE tables reach so far */
+    /* CUDA: the device, and what opened it (engine/device.h). */
+    int device;
+    const struct dcu_api *cuda;
 };
 
 /* One row of a batch.  Rows of one sequence stand next to each other, in path order. */
@@ -70,7 +74,7 @@ struct backend_timing { /* seconds */
 };
 
 struct backend {
-    const char *name; /* "cpu" */
+    const char *name; /* "cpu", "cuda" */
     /* Bytes needed before anything is allocated. */
     int (*plan)(const struct model_file *f, const struct backend_options *o,
                 struct backend_memory *ret, struct error *err);
@@ -101,7 +105,7 @@ struct backend {
                    struct error *err);
     void (*describe)(const struct backend_model *m, struct backend_memory *mem,
                      struct backend_timing *timing,
-                     const char **ret_class);                   /* "exact", "amx-bf16" */
+                     const char **ret_class); /* "exact", "amx-bf16", "cuda-mma" */
     const struct dk_ops *(*ops)(const struct backend_model *m); /* for the sampler */
     unsigned (*threads)(const struct backend_model *m);
     /* Runs fn once on each of threads(m) host threads, the caller's included (sampling). */
@@ -109,3 +113,4 @@ struct backend {
                      void *arg);
 };
 extern const struct backend backend_cpu;
+extern const struct backend backend_cuda; /* needs backend_options.cuda */

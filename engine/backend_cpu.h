@@ -105,6 +105,12 @@ int cpu_load(struct model_file *f, const struct backend_options *o,
              void (*progress)(void *arg, uint64_t done, uint64_t total), void *arg,
              struct backend_model **ret, struct error *err);
 void cpu_free(struct backend_model *m);
+/* Parts that the CUDA backend shares.  Type of a matrix after opt.dtype; a row of floats in a stored
+ * type; the threads that 0 stands for. */
+enum dk_type cpu_stored_type(const struct model_tensor *t, const struct backend_options *o);
+void cpu_encode_row(enum dk_type type, const float *row, uint32_t k, char *to);
+unsigned cpu_resolve_threads(unsigned n);
+int cpu_check_options(const struct backend_options *o, struct error *err);
 /* Row of a file tensor as floats, exactly; k elements. */
 void cpu_file_row(const struct model_tensor *t, uint64_t row, uint32_t k, float *out);
 
@@ -113,7 +119,12 @@ int cpu_scratch_layout(const struct model_config *c, const struct backend_option
                        unsigned n_threads, void *base, struct cpu_scratch *s,
                        struct cpu_thread *threads, size_t *ret_bytes);
 
-/* backend_cpu_drafter.c */
+/* backend_cpu_drafter.c; the first three are shared with the CUDA backend. */
+int cpu_drafter_options(const struct backend_options *o, enum backend_dtype dtype,
+                        struct backend_options *ret, struct error *err);
+struct model_tensor cpu_picked_head(const struct model_tensor *head, uint32_t n, void *data);
+struct drafter_config;
+void cpu_pick_rows(const struct model_tensor *head, const struct drafter_config *d, char *out);
 int cpu_plan_drafter(const struct model_file *target, const struct model_file *f,
                      const struct backend_options *o, enum backend_dtype dtype,
                      struct backend_memory *ret, struct error *err);

@@ -12,8 +12,8 @@
 #include "engine/drafter_file.h"
 
 /* The target's options with the drafter's weights and room for its blocks. */
-static int drafter_options(const struct backend_options *o, enum backend_dtype dtype,
-                           struct backend_options *ret, struct error *err)
+int cpu_drafter_options(const struct backend_options *o, enum backend_dtype dtype,
+                        struct backend_options *ret, struct error *err)
 {
     uint32_t more = (o->max_rows + DK_KV_BLOCK - 1) / DK_KV_BLOCK;
     if (o->n_kv_blocks > UINT32_MAX / DK_KV_BLOCK - more)
@@ -27,7 +27,7 @@ static int drafter_options(const struct backend_options *o, enum backend_dtype d
 
 /* The rows of the target's head that the drafter proposes from, copied in the draft order; data is
  * NULL when only the shape is wanted. */
-static struct model_tensor picked_head(const struct model_tensor *head, uint32_t n, void *data)
+struct model_tensor cpu_picked_head(const struct model_tensor *head, uint32_t n, void *data)
 {
     struct model_tensor t = *head;
     t.name = "d2t rows of the target's head";
@@ -37,7 +37,7 @@ static struct model_tensor picked_head(const struct model_tensor *head, uint32_t
     return t;
 }
 
-static void pick_rows(const struct model_tensor *head, const struct drafter_config *d, char *out)
+void cpu_pick_rows(const struct model_tensor *head, const struct drafter_config *d, char *out)
 {
     size_t row = head->bytes / head->dims[0];
     for (uint32_t i = 0; i < d->draft_vocab; i++)
@@ -52,8 +52,8 @@ int cpu_plan_drafter(const struct model_file *target, const struct model_file *f
     const struct drafter_config *d = model_file_config(f)->drafter;
     const struct model_tensor *own = model_file_tensor(f, MT_HEAD, 0);
     struct model_tensor picked =
-        picked_head(model_file_tensor(target, MT_HEAD, 0), d->draft_vocab, NULL);
-    int r = drafter_options(o, dtype, &opt, err);
+        cpu_picked_head(model_file_tensor(target, MT_HEAD, 0), d->draft_vocab, NULL);
+    int r = cpu_drafter_options(o, dtype, &opt, err);
     if (r < 0)
         return r;
     return cpu_measure(f,
@@ -81,12 +81,12 @@ int cpu_load_drafter(struct backend_model *m, struct model_file *f, enum backend
     x->n_threads = m->n_threads;
     x->embed = model_file_tensor(f, MT_EMBED, 0);
     x->scale = (float)(1.0 / __builtin_sqrt((double)x->cfg.head_dim));
-    int r = drafter_options(&m->opt, dtype, &x->opt, err);
+    int r = cpu_drafter_options(&m->opt, dtype, &x->opt, err);
     if (r == 0 && !head && d->target_ids) {
         rows = mem_array(d->draft_vocab, of_target->bytes / of_target->dims[0]);
         if (rows) {
-            pick_rows(of_target, d, rows);
-            picked = picked_head(of_target, d->draft_vocab, rows);
+            cpu_pick_rows(of_target, d, rows);
+            picked = cpu_picked_head(of_target, d->draft_vocab, rows);
             head = &picked;
         } else {
             r = ERR_NOMEM(err);

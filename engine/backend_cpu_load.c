@@ -38,7 +38,7 @@ static const float **layer_vector(struct cpu_layer *l, unsigned i)
 
 /* ---- shapes and sizes ----------------------------------------------------------------------- */
 
-static enum dk_type stored_type(const struct model_tensor *t, const struct backend_options *o)
+enum dk_type cpu_stored_type(const struct model_tensor *t, const struct backend_options *o)
 {
     switch (o->dtype) {
     case BACKEND_DTYPE_BF16:
@@ -59,7 +59,7 @@ static enum dk_type stored_type(const struct model_tensor *t, const struct backe
 static int weight_shape(const struct model_file *f, const struct model_tensor *t,
                         const struct backend_options *o, struct dk_weight *w, struct error *err)
 {
-    *w = (struct dk_weight){.type = stored_type(t, o), .layout = DK_LAYOUT_PANEL};
+    *w = (struct dk_weight){.type = cpu_stored_type(t, o), .layout = DK_LAYOUT_PANEL};
     if (w->type == DK_BF16 && o->tier == DK_TIER_AMX && !o->exact)
         w->layout = DK_LAYOUT_AMX_BF16;
     w->n = (uint32_t)t->dims[0];
@@ -81,7 +81,7 @@ static bool add_aligned(size_t *total, size_t bytes)
     return size_round_up(bytes, ALIGN, &bytes) && size_add(*total, bytes, total);
 }
 
-static int check_options(const struct backend_options *o, struct error *err)
+int cpu_check_options(const struct backend_options *o, struct error *err)
 {
     if (!dk_ops(o->tier))
         return ERR(err, UNSUPPORTED, "CPU tier %s is not available here", dk_tier_name(o->tier));
@@ -96,7 +96,7 @@ static int check_options(const struct backend_options *o, struct error *err)
 }
 
 /* The threads that 0 stands for: CPUs that this process may run on. */
-static unsigned resolve_threads(unsigned n)
+unsigned cpu_resolve_threads(unsigned n)
 {
     if (n)
         return n;
@@ -185,7 +185,7 @@ int cpu_measure(const struct model_file *f, const struct model_tensor *head,
     struct cpu_scratch s;
     struct cpu_thread t[CPU_MAX_THREADS];
     size_t packed = 0, vectors, layer, kv, scratch;
-    int r = check_options(o, err);
+    int r = cpu_check_options(o, err);
     if (r == 0)
         r = packed_size(f, head, o, &packed, err);
     if (r < 0)
@@ -206,8 +206,8 @@ int cpu_measure(const struct model_file *f, const struct model_tensor *head,
 int cpu_plan(const struct model_file *f, const struct backend_options *o,
              struct backend_memory *ret, struct error *err)
 {
-    return cpu_measure(f, model_file_tensor(f, MT_HEAD, 0), o, resolve_threads(o->n_threads), ret,
-                       err);
+    return cpu_measure(f, model_file_tensor(f, MT_HEAD, 0), o, cpu_resolve_threads(o->n_threads),
+                       ret, err);
 }
 
 /* ---- packing -------------------------------------------------------------------------------- */
@@ -246,7 +246,7 @@ static void encode_q8_0(const float *x, char *to)
     }
 }
 
-static void encode_row(enum dk_type type, const float *row, uint32_t k, char *to)
+void cpu_encode_row(enum dk_type type, const float *row, uint32_t k, char *to)
 {
     if (type == DK_F32)
         memcpy(to, row, (size_t)k * sizeof(*row));
@@ -269,7 +269,7 @@ static void pack_converted(const struct pack_task *task, char *staging, uint32_t
     char *rows = staging + (size_t)w->k * sizeof(float);
     for (uint32_t r = 0; r < n; r++) {
         cpu_file_row(task->t, row0 + r, w->k, row);
-        encode_row(w->type, row, w->k, rows + r * row_bytes);
+        cpu_encode_row(w->type, row, w->k, rows + r * row_bytes);
     }
     size_t panel_bytes = w->bytes / w->n_panels;
     /* The packed memory is ours; dk_weight holds it as const for everyone else. */
@@ -353,7 +353,7 @@ static uint32_t converted_k(const struct backend_model *m, const struct model_te
     for (uint32_t l = 0; l <= m->cfg.n_layers; l++) {
         unsigned n = matrices_of(m->file, head, l, t);
         for (unsigned i = 0; i < n; i++)
-            if (stored_type(t[i], &m->opt) != t[i]->type && t[i]->dims[1] > k)
+            if (cpu_stored_type(t[i], &m->opt) != t[i]->type && t[i]->dims[1] > k)
                 k = (uint32_t)t[i]->dims[1];
     }
     return k;
@@ -481,7 +481,7 @@ int cpu_load(struct model_file *f, const struct backend_options *o,
              void (*progress)(void *arg, uint64_t done, uint64_t total), void *arg,
              struct backend_model **ret, struct error *err)
 {
-    int r = check_options(o, err);
+    int r = cpu_check_options(o, err);
     if (r < 0)
         return r;
     struct backend_model *m = mem_zalloc(sizeof(*m));
@@ -491,7 +491,7 @@ int cpu_load(struct model_file *f, const struct backend_options *o,
     m->opt = *o;
     m->file = f;
     m->ops = dk_ops(o->tier);
-    m->n_threads = resolve_threads(o->n_threads);
+    m->n_threads = cpu_resolve_threads(o->n_threads);
     m->embed = m->cfg.tied ? NULL : model_file_tensor(f, MT_EMBED, 0);
     m->scale = (float)(1.0 / __builtin_sqrt((double)m->cfg.head_dim));
     r = cpu_load_into(m, model_file_tensor(f, MT_HEAD, 0), progress, arg, err);

@@ -17,6 +17,13 @@ libdedit_engine_a_SOURCES = \
 	%D%/backend_cpu_scratch.c \
 	%D%/calibrate.c \
 	%D%/calibrate.h \
+	%D%/backend_cuda.c \
+	%D%/backend_cuda.h \
+	%D%/backend_cuda_batch.c \
+	%D%/backend_cuda_forward.c \
+	%D%/backend_cuda_load.c \
+	%D%/backend_cuda_scratch.c \
+	%D%/backend_cuda_weights.c \
 	%D%/chat.c \
 	%D%/chat.h \
 	%D%/chat_detect.c \

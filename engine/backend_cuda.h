@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside of the CUDA backend: a model on the device and the memory of one call.  Device memory is
+ * three blocks (weights, KV, scratch), taken at load and given back with the model; pinned memory is
+ * one.  Every call enqueues on the model's stream and waits for it once, at its end.  Used by
+ * engine/backend_cuda*.c only.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/backend.h"
+#include "kernels/cuda/open.h"
+
+#define CUDA_ALIGN      256u
+#define CUDA_MATRICES   7u          /* of a layer */
+#define CUDA_LOGIT_ROWS 64u         /* rows of logits that are computed and copied together */
+#define CUDA_PART_BYTES (32u << 20) /* memory for partial results of attention, about */
+#define CUDA_STAGING    (8u << 20)  /* each of the two halves that weights go through, at least */
+#define CUDA_TREE_TAIL  96u         /* words of a path behind whole blocks, without a window */
+
+struct cuda_layer {
+    struct dcu_weight w[CUDA_MATRICES]; /* q k v o gate up down */
+    const float *attn_norm, *ffn_norm;
+    const float *q_bias, *k_bias, *v_bias; /* NULL without */
+    const float *q_norm, *k_norm;          /* NULL without */
+    struct dk_kv kv;
+};
+enum { CUDA_Q, CUDA_K, CUDA_V, CUDA_O, CUDA_GATE, CUDA_UP, CUDA_DOWN };
+
+/* What a call sends to the device, in one copy: offsets into the area are the same on both sides. */
+struct cuda_batch {
+    struct dcu_row
+        *rows; /* [max_rows]; then the rows that the last layer goes on with, and the same */
+    struct dcu_row *live; /* two as layers with a window see them */
+    struct dcu_row *window[2];
+    uint32_t *live_index; /* [max_rows] row of the batch of a live row */
+    uint32_t *head_index; /* [max_rows] live row of a row with logits */
+    uint32_t *tap_index;  /* [max_rows] row of a row with taps, below the last layer */
+    uint32_t *tap_live;   /* [max_rows] the same at the last layer: its live row */
+    uint32_t *from, *to;  /* [max_rows] of kv_copy */
+    uint32_t *n_pairs;
+    uint32_t *words; /* [max_words] tables of blocks and tails */
+};
+
+/* Activations, [max_rows][ld] each; ld in floats. */
+struct cuda_scratch {
+    float *x, *x2;       /* residual stream, of all rows and of the live ones; ld_x */
+    float *h;            /* normalised features that somebody wants to see, ld_x */
+    float *q, *q2, *att; /* ld_q */
+    float *k, *v;        /* ld_kv */
+    float *g, *u;        /* ld_f */
+    float *cs;           /* [max_rows][head_dim] */
+    float *taps;         /* [max_rows][tap_floats]: a layer's taps, or a drafter's features */
+    float *logits;       /* [CUDA_LOGIT_ROWS][head.n] */
+    float *part;         /* attention: part_floats */
+    struct dcu_act act;
+    struct cuda_batch batch; /* device */
+    size_t ld_x, ld_q, ld_kv, ld_f, tap_floats, part_floats;
+};
+
+struct cuda_pinned {
+    struct cuda_batch batch;
+    float *taps;   /* as the scratch has it */
+    float *logits; /* as the scratch has it */
+    char *staging[2];
+    size_t staging_bytes; /* of one */
+};
+
+struct cuda_model {
+    struct cuda_model *target; /* of a drafter: whose stream, embedding and head it may use */
+    struct model_config cfg;
+    struct backend_options opt;
+    struct model_file *file;
+    const struct dcu_api *api;
+    struct dcu_device device;
+    const struct dk_ops *ops; /* the host's, for sampling */
+    struct dk_pool *pool;
+    unsigned n_threads;
+
+    struct cuda_layer *layers;
+    struct dk_kv *device_layers; /* device memory, for copies between slots */
+    struct dcu_weight head, embed, fc;
+    bool own_embed;
+    const float *final_norm, *hidden_norm, *inv_freq;
+    float scale;
+    bool mma; /* some products go through the tensor cores: a class of its own */
+
+    void *weights, *kv, *scratch, *pinned;
+    size_t weights_bytes, kv_bytes, scratch_bytes, pinned_bytes;
+    uint32_t max_words;
+    size_t batch_bytes; /* of the area without the words */
+    unsigned forms;
+    struct cuda_scratch s;
+    struct cuda_pinned p;
+    dcu_stream stream;
+    dcu_event staged[2];
+
+    struct backend_memory mem;
+    struct backend_timing timing;
+};
+
+static inline struct cuda_model *cuda_of(struct backend_model *m)
+{
+    return (struct cuda_model *)(void *)m;
+}
+static inline const struct cuda_model *cuda_const(const struct backend_model *m)
+{
+    return (const struct cuda_model *)(const void *)m;
+}
+
+/* Leaves the function with an error object when a call of the runtime or a launch fails. */
+#define CUDA_DO(m, err, what, call)                                                                \
+    do {                                                                                           \
+        int cuda_r_ = dcu_error((m)->api, (call), (err), (what));                                  \
+        if (cuda_r_ < 0)                                                                           \
+            return cuda_r_;                                                                        \
+    } while (0)
+
+/* ---- backend_cuda_load.c ------------------------------------------------------------------------- */
+
+int cuda_plan(const struct model_file *f, const struct backend_options *o,
+              struct backend_memory *ret, struct error *err);
+int cuda_plan_drafter(const struct model_file *target, const struct model_file *f,
+                      const struct backend_options *o, enum backend_dtype dtype,
+                      struct backend_memory *ret, struct error *err);
+int cuda_load(struct model_file *f, const struct backend_options *o,
+              void (*progress)(void *arg, uint64_t done, uint64_t total), void *arg,
+              struct backend_model **ret, struct error *err);
+int cuda_load_drafter(struct backend_model *m, struct model_file *f, enum backend_dtype dtype,
+                      struct backend_model **ret, struct error *err);
+void cuda_free(struct backend_model *m);
+
+/* ---- backend_cuda_weights.c ------------------------------------------------------------------------ */
+
+/* Bytes of all weights on the device; forms: which prepared activations they read. */
+int cuda_weights_size(const struct model_file *f, const struct model_tensor *head,
+                      const struct backend_options *o, size_t *ret, unsigned *ret_forms,
+                      struct error *err);
+/* Fills m->weights. */
+int cuda_weights_upload(struct cuda_model *m, const struct model_tensor *head,
+                        void (*progress)(void *, uint64_t, uint64_t), void *arg, struct error *err);
+
+/* ---- backend_cuda_scratch.c ----------------------------------------------------------------------- */
+
+/* Cuts up the scratch memory and the pinned memory; NULL bases only count. */
+int cuda_scratch_layout(const struct model_config *c, const struct backend_options *o,
+                        unsigned forms, uint32_t head_n, void *device, void *pinned,
+                        struct cuda_scratch *s, struct cuda_pinned *p, uint32_t *ret_words,
+                        size_t *ret_device, size_t *ret_pinned);
+
+/* ---- backend_cuda_batch.c -------------------------------------------------------------------------- */
+
+/* The rows of a call in the pinned area. */
+struct cuda_rows {
+    uint32_t n, n_live, n_head, n_tap, n_words;
+    uint32_t max_vis; /* longest path */
+    bool windowed;
+};
+int cuda_batch_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda_rows *ret,
+                    struct error *err);
+/* Enqueues the copy. */
+int cuda_batch_send(struct cuda_model *m, uint32_t n_words, struct error *err);
+
+/* ---- backend_cuda_forward.c ------------------------------------------------------------------------ */
+
+int cuda_forward(struct backend_model *m, const struct fwd_batch *b, struct error *err);
+int cuda_inject(struct backend_model *drafter, const struct ctx_row *rows, uint32_t n,
+                struct error *err);
+/* Products that read one prepared input. */
+int cuda_products(struct cuda_model *m, const struct dcu_mm *mm, unsigned n, uint32_t rows,
+                  struct error *err);

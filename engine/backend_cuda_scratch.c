@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Cuts the CUDA backend's scratch and pinned memory into their parts; run once to count, once for real. */
+#include "base/checked.h"
+#include "engine/backend_cuda.h"
+#include "engine/drafter_file.h"
+
+struct carver {
+    char *base;
+    const struct dcu_api *api; /* told about every part; NULL: host memory */
+    size_t used;
+    bool overflow;
+};
+
+static void *carve(struct carver *c, size_t n, size_t size)
+{
+    size_t bytes, at = c->used;
+    if (!size_mul(n, size, &bytes) || !size_round_up(bytes, CUDA_ALIGN, &bytes) ||
+        !size_add(c->used, bytes, &c->used)) {
+        c->overflow = true;
+        return NULL;
+    }
+    return c->base ? c->base + at : NULL;
+}
+
+static size_t stride(size_t n)
+{
+    return (n + 15) / 16 * 16;
+}
+
+static uint32_t max_u32(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+static void carve_batch(struct carver *c, struct cuda_batch *b, size_t rows, uint32_t words)
+{
+    b->rows = carve(c, rows, sizeof(*b->rows));
+    b->live = carve(c, rows, sizeof(*b->live));
+    b->window[0] = carve(c, rows, sizeof(*b->window[0]));
+    b->window[1] = carve(c, rows, sizeof(*b->window[1]));
+    b->live_index = carve(c, rows, sizeof(uint32_t));
+    b->head_index = carve(c, rows, sizeof(uint32_t));
+    b->tap_index = carve(c, rows, sizeof(uint32_t));
+    b->tap_live = carve(c, rows, sizeof(uint32_t));
+    b->from = carve(c, rows, sizeof(uint32_t));
+    b->to = carve(c, rows, sizeof(uint32_t));
+    b->n_pairs = carve(c, 1, sizeof(uint32_t));
+    b->words = carve(c, words, sizeof(uint32_t));
+}
+
+/* Words of all paths of a batch: each row a table of blocks of its own, and a tail. */
+static bool count_words(const struct model_config *c, const struct backend_options *o, size_t *ret)
+{
+    size_t blocks = o->max_context / DK_KV_BLOCK + 1, tail = CUDA_TREE_TAIL;
+    if (c->drafter && c->drafter->sliding)
+        tail += c->drafter->window < o->max_context ? c->drafter->window : o->max_context;
+    return size_mul(blocks + tail, o->max_rows, ret) && *ret <= UINT32_MAX;
+}
+
+int cuda_scratch_layout(const struct model_config *cfg, const struct backend_options *o,
+                        unsigned forms, uint32_t head_n, void *device, void *pinned,
+                        struct cuda_scratch *s, struct cuda_pinned *p, uint32_t *ret_words,
+                        size_t *ret_device, size_t *ret_pinned)
+{
+    struct carver c = {.base = device}, h = {.base = pinned};
+    const size_t rows = o->max_rows;
+    const uint32_t nq = cfg->n_heads * cfg->head_dim;
+    const struct drafter_config *d = cfg->drafter;
+    const uint32_t taps = d ? d->n_taps * d->target_hidden : cfg->hidden;
+    const uint32_t max_k = max_u32(max_u32(max_u32(cfg->hidden, nq), cfg->ffn), taps);
+    const size_t logit_rows = rows < CUDA_LOGIT_ROWS ? rows : CUDA_LOGIT_ROWS;
+    size_t words;
+    if (!count_words(cfg, o, &words))
+        return DEDIT_E_LIMIT;
+    s->ld_x = stride(cfg->hidden);
+    s->ld_q = stride(nq);
+    s->ld_kv = stride((size_t)cfg->n_kv_heads * cfg->head_dim);
+    s->ld_f = stride(cfg->ffn);
+    s->tap_floats = stride(max_u32(taps, cfg->hidden));
+    s->x = carve(&c, rows * s->ld_x, sizeof(float));
+    s->x2 = carve(&c, rows * s->ld_x, sizeof(float));
+    s->h = carve(&c, rows * s->ld_x, sizeof(float));
+    s->q = carve(&c, rows * s->ld_q, sizeof(float));
+    s->q2 = carve(&c, rows * s->ld_q, sizeof(float));
+    s->att = carve(&c, rows * s->ld_q, sizeof(float));
+    s->k = carve(&c, rows * s->ld_kv, sizeof(float));
+    s->v = carve(&c, rows * s->ld_kv, sizeof(float));
+    s->g = carve(&c, rows * s->ld_f, sizeof(float));
+    s->u = carve(&c, rows * s->ld_f, sizeof(float));
+    s->cs = carve(&c, rows * cfg->head_dim, sizeof(float));
+    s->taps = carve(&c, rows * s->tap_floats, sizeof(float));
+    s->logits = carve(&c, logit_rows * head_n, sizeof(float));
+    /* One row of attention always fits. */
+    size_t one = dcu_attention_part_floats(1, cfg->n_heads, cfg->head_dim, o->max_context);
+    s->part_floats = one;
+    if (one < CUDA_PART_BYTES / sizeof(float)) {
+        size_t fit = CUDA_PART_BYTES / sizeof(float) / one;
+        s->part_floats = one * (fit < rows ? fit : rows);
+    }
+    s->part = carve(&c, s->part_floats, sizeof(float));
+    s->act = (struct dcu_act){.forms = forms, .max_rows = o->max_rows, .max_k = max_k};
+    s->act.mem = carve(&c, dcu_act_bytes(forms, o->max_rows, max_k), 1);
+    carve_batch(&c, &s->batch, rows, (uint32_t)words);
+
+    carve_batch(&h, &p->batch, rows, (uint32_t)words);
+    p->taps = carve(&h, rows * s->tap_floats, sizeof(float));
+    p->logits = carve(&h, logit_rows * head_n, sizeof(float));
+    p->staging_bytes = CUDA_STAGING;
+    for (int i = 0; i < 2; i++)
+        p->staging[i] = carve(&h, p->staging_bytes, 1);
+    if (c.overflow || h.overflow)
+        return DEDIT_E_LIMIT;
+    *ret_words = (uint32_t)words;
+    *ret_device = c.used;
+    *ret_pinned = h.used;
+    return 0;
+}
