@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "base/clock.h"
+#include "engine/device.h"
 #include "engine/engine_internal.h"
 
 #define DEFAULT_MAX_CONTEXT 8192u
@@ -224,6 +225,30 @@ static int load_drafter(struct engine *e, const struct backend_options *o, struc
     return r;
 }
 
+static int load_models(struct engine *e, const struct backend_options *o,
+                       const struct load_progress *p, struct error *err)
+{
+    struct load_progress copy = *p;
+    int r = e->space.backend->load(e->file, o, p->fn ? pack_progress : NULL, &copy, &e->space.model,
+                                   err);
+    return r < 0 ? r : load_drafter(e, o, err);
+}
+
+/* The device did not take the model, and the configuration leaves the choice to us. */
+static int load_on_cpu(struct engine *e, struct backend_options *o, const struct load_progress *p,
+                       struct error *err)
+{
+    (void)snprintf(e->device_note, sizeof(e->device_note), "%s", err->msg);
+    if (e->space.model)
+        e->space.backend->free(e->space.model);
+    e->space.model = NULL;
+    e->space.backend = &backend_cpu;
+    o->cuda = NULL;
+    *err = (struct error){0};
+    int r = check_memory(e, o, err);
+    return r < 0 ? r : load_models(e, o, p, err);
+}
+
 /* e->file is there, or path names it. */
 static int load(struct engine *e, const char *path, const struct load_progress *p,
                 struct error *err)
@@ -242,7 +267,12 @@ static int load(struct engine *e, const char *path, const struct load_progress *
     e->n_logits_rows = logits_rows(&e->cfg, e->model->vocab_size);
     if (!size_mul((size_t)e->n_logits_rows * sizeof(float), e->model->vocab_size, &e->logits_bytes))
         return ERR(err, LIMIT, "max_num_seqs %u: too many rows of logits", e->n_logits_rows);
-    r = check_memory(e, &o, err);
+    bool optional;
+    r = device_choose(e->cfg.device, &o, &e->space.backend, &optional, e->device_note,
+                      sizeof(e->device_note), err);
+    e->cfg.device = NULL; /* the caller's string */
+    if (r == 0)
+        r = check_memory(e, &o, err);
     if (r < 0)
         return r;
     e->timing.open = since(&t);
@@ -256,12 +286,17 @@ static int load(struct engine *e, const char *path, const struct load_progress *
     tell(p, "vocabulary", 1);
     e->timing.vocabulary = since(&t);
 
-    struct load_progress copy = *p;
-    r = e->space.backend->load(e->file, &o, p->fn ? pack_progress : NULL, &copy, &e->space.model,
-                               err);
-    if (r < 0)
-        return r;
-    r = load_drafter(e, &o, err);
+    const char *drafter = e->cfg.drafter;
+    bool again = optional && o.cuda && !e->cfg.take_drafter;
+    struct error why = {0};
+    r = load_models(e, &o, p, again ? &why : err);
+    if (r < 0 && again) {
+        e->cfg.drafter = drafter;
+        if (!err)
+            err = &why;
+        *err = why;
+        r = load_on_cpu(e, &o, p, err);
+    }
     if (r < 0)
         return r;
     e->timing.pack = since(&t);
@@ -397,6 +432,16 @@ const struct drafter_config *engine_drafter_config(const struct engine *e)
 const char *engine_drafter_name(const struct engine *e)
 {
     return e->own_drafter ? model_file_name(drafter_get_file(e->own_drafter)) : NULL;
+}
+
+const char *engine_device(const struct engine *e)
+{
+    return e->space.backend->name;
+}
+
+const char *engine_device_note(const struct engine *e)
+{
+    return e->device_note[0] ? e->device_note : NULL;
 }
 
 const char *engine_class(const struct engine *e)

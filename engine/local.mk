@@ -42,6 +42,8 @@ libdedit_engine_a_SOURCES = \
 	%D%/cost.h \
 	%D%/cost_file.c \
 	%D%/detokenizer.c \
+	%D%/device.c \
+	%D%/device.h \
 	%D%/draft_script.c \
 	%D%/drafter.c \
 	%D%/drafter.h \

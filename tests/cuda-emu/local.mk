@@ -67,3 +67,6 @@ kernels_emu_libs = libdedit-cuda-open.a $(kernels_test_libs) -ldl
 check_PROGRAMS += %D%/test-kernels-mm
 %C%_test_kernels_mm_SOURCES = %D%/test-kernels-mm.c $(kernels_emu)
 %C%_test_kernels_mm_LDADD = $(kernels_emu_libs)
+check_PROGRAMS += %D%/test-backend
+%C%_test_backend_SOURCES = %D%/test-backend.c $(engine_fixtures)
+%C%_test_backend_LDADD = $(engine_test_libs)

@@ -2,6 +2,7 @@
 /* Helpers of the engine's tests. */
 #include "tests/unit/engine-util.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/unit/util.h"
@@ -10,6 +11,7 @@ struct engine_config test_engine_config(void)
 {
     struct engine_config c;
     engine_config_init(&c);
+    c.device = getenv("DEDIT_TEST_DEVICE"); /* the suite runs on the emulated device as well */
     c.n_threads = 1; /* barriers crawl where the machine is busy; some tests ask for more */
     c.max_context = 512;
     c.max_num_seqs = 16;
