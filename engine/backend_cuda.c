@@ -22,8 +22,8 @@ static int cuda_kv_copy(struct backend_model *model, const uint32_t *from, const
         if (r < 0)
             return r;
         CUDA_DO(m, err, "moving K and V",
-                m->api->kv_copy(m->stream, m->device_layers, m->cfg.n_layers, d->from, d->to,
-                                d->n_pairs, k));
+                m->api->kv_copy(m->stream, m->device_layers, m->cfg.n_layers, m->cfg.n_kv_heads,
+                                m->opt.kv_type, d->from, d->to, d->n_pairs, k));
         CUDA_DO(m, err, "moving K and V", m->api->stream_wait(m->stream));
     }
     return 0;
