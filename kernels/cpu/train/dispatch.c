@@ -19,7 +19,8 @@ const struct dk_train_ops *dk_train_ops(enum dk_tier t)
     case DK_TIER_AVX512:
     case DK_TIER_AMX:
 #ifdef DEDIT_TIER_AVX512
-        return &dk_cpu_train_avx512;
+        return __builtin_cpu_supports("avx512bf16") ? &dk_cpu_train_avx512bf16
+                                                    : &dk_cpu_train_avx512;
 #endif
     case DK_TIER_COUNT:
         break;

@@ -10,3 +10,6 @@
 DK_DECLARE_TRAIN(c);
 DK_DECLARE_TRAIN(avx2);
 DK_DECLARE_TRAIN(avx512);
+/* The AVX-512 tier with its products in BF16 where asked for; needs AVX-512 BF16. */
+void dk_cpu_gemm_avx512bf16(const struct dk_gemm *g, void *scratch);
+extern const struct dk_train_ops dk_cpu_train_avx512bf16;
