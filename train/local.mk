@@ -31,6 +31,9 @@ libdedit_train_a_SOURCES += \
 	%D%/checkpoint.c \
 	%D%/checkpoint.h \
 	%D%/checkpoint_folder.c \
+	%D%/export.c \
+	%D%/export.h \
+	%D%/export_gguf.c \
 	%D%/fit.c \
 	%D%/fit_internal.h \
 	%D%/fit_setup.c \
@@ -56,7 +59,8 @@ libdedit_train_a_SOURCES += \
 	%D%/tensor_file.c \
 	%D%/tensor_file.h \
 	%D%/vocabulary.c \
-	%D%/vocabulary.h
+	%D%/vocabulary.h \
+	%D%/widen.c
 
 bin_PROGRAMS += %D%/dedit-train
 train_dedit_train_SOURCES = \
