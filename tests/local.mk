@@ -218,6 +218,11 @@ train_fixtures = %D%/unit/train-util.c %D%/unit/train-util.h
 check_PROGRAMS += %D%/unit/test-train-golden
 tests_unit_test_train_golden_SOURCES = %D%/unit/test-train-golden.c $(train_fixtures)
 tests_unit_test_train_golden_LDADD = $(train_test_libs)
+check_PROGRAMS += %D%/unit/test-train-agree %D%/unit/test-train-kernels
+tests_unit_test_train_agree_SOURCES = %D%/unit/test-train-agree.c $(train_fixtures)
+tests_unit_test_train_agree_LDADD = $(train_test_libs)
+tests_unit_test_train_kernels_SOURCES = %D%/unit/test-train-kernels.c
+tests_unit_test_train_kernels_LDADD = $(train_test_libs)
 
 daemon_test_libs = libdedit-test.a $(daemon_libs) $(JANSSON_LIBS) $(CHECK_LIBS)
 check_PROGRAMS += %D%/unit/test-daemon-config
