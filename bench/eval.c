@@ -135,7 +135,7 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
 
 struct talk {
     enum chat_format format;
-    struct chat_message messages[2 * EVAL_MAX_TURNS];
+    struct chat_message messages[2 * EVAL_MAX_TURNS + 1];
     char *owned[EVAL_MAX_TURNS];
     size_t n;
 };
@@ -176,9 +176,12 @@ static int turn(struct eval *e, struct engine *en, struct eval_suite *s, size_t 
 static int conversation(struct eval *e, struct engine *en, struct eval_suite *s, size_t prompt,
                         enum chat_format format, bool counted, struct error *err)
 {
-    const struct eval_prompt *p = &s->prompts[prompt];
+    const struct prompt *p = &s->prompts.prompts[prompt];
     struct talk t = {.format = format};
     int r = 0;
+    if (p->system)
+        t.messages[t.n++] = (struct chat_message){
+            .role = "system", .content = p->system, .content_len = strlen(p->system)};
     for (unsigned k = 0; k < p->n_turns && k < e->turns && r == 0 && !interrupted; k++) {
         _cleanup_token_list_ struct token_list ids = {0};
         t.messages[t.n++] = (struct chat_message){
@@ -201,7 +204,8 @@ static int run_suite(struct eval *e, struct engine *en, struct eval_suite *s,
                      enum chat_format format, struct error *err)
 {
     size_t done = 0;
-    for (size_t i = 0; i < s->n && (!e->samples || done < e->samples) && !interrupted; i++) {
+    for (size_t i = 0; i < s->prompts.n && (!e->samples || done < e->samples) && !interrupted;
+         i++) {
         for (; e->warmup && !interrupted; e->warmup--)
             if (conversation(e, en, s, i, format, false, err) < 0)
                 return err->code;

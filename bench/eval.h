@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "bench/bench.h"
+#include "engine/prompt_file.h"
 
 #define EVAL_MAX_SETTINGS 32u
 #define EVAL_MAX_SUITES   32u
@@ -37,14 +38,9 @@ struct eval_result {
     double draft_s, verify_s, round_s; /* round_s: all time after the first token */
 };
 
-struct eval_prompt {
-    char *turns[EVAL_MAX_TURNS];
-    unsigned n_turns;
-};
 struct eval_suite {
     char name[EVAL_NAME];
-    struct eval_prompt *prompts;
-    size_t n;
+    struct prompt_file prompts; /* empty with --random */
     struct eval_result results[EVAL_MAX_SETTINGS];
 };
 
@@ -73,7 +69,7 @@ int eval_parse_setting(const char *text, float temperature, struct eval_setting 
                        struct error *err);
 /* Settings out of what was asked for, each temperature's ar first. */
 int eval_make_settings(struct eval *e, struct error *err);
-/* Lines {"turns": ["...", ...]}; the suite's name is the file's. */
+/* Lines as engine/prompt_file.h has them; the suite's name is the file's. */
 int eval_read_suite(const char *path, struct eval_suite *ret, struct error *err);
 void eval_suite_done(struct eval_suite *s);
 

@@ -4,11 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fd.h"
 #include "bench/eval.h"
-#include "engine/json.h"
-
-#define MAX_SUITE_BYTES ((size_t)256 << 20)
 
 /* ---- settings ----------------------------------------------------------------------------------- */
 
@@ -152,69 +148,19 @@ int eval_make_settings(struct eval *e, struct error *err)
 
 /* ---- suites ------------------------------------------------------------------------------------- */
 
-static int read_prompt(const json_t *o, const char *path, int line, struct eval_prompt *ret,
-                       struct error *err)
-{
-    const json_t *turns = json_object_get(o, "turns");
-    *ret = (struct eval_prompt){.n_turns = 0};
-    if (!json_is_array(turns) || json_array_size(turns) == 0)
-        return ERR(err, FORMAT, "%s:%d: \"turns\" is not a list of texts", path, line);
-    for (size_t i = 0; i < json_array_size(turns) && i < EVAL_MAX_TURNS; i++) {
-        const char *s = json_string_value(json_array_get(turns, i));
-        if (!s)
-            return ERR(err, FORMAT, "%s:%d: \"turns\"[%zu] is not a text", path, line, i);
-        ret->turns[i] = mem_strdup(s);
-        if (!ret->turns[i])
-            return ERR_NOMEM(err);
-        ret->n_turns++;
-    }
-    return 0;
-}
-
-static int add_prompt(struct eval_suite *s, const json_t *o, const char *path, int line,
-                      struct error *err)
-{
-    struct eval_prompt *grown = mem_realloc_array(s->prompts, s->n + 1, sizeof(*grown));
-    if (!grown)
-        return ERR_NOMEM(err);
-    s->prompts = grown;
-    return read_prompt(o, path, line, &s->prompts[s->n++], err);
-}
-
 int eval_read_suite(const char *path, struct eval_suite *ret, struct error *err)
 {
-    _cleanup_free_ char *text = NULL;
-    size_t len;
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     snprintf(ret->name, sizeof(ret->name), "%s", base);
     size_t n = strlen(ret->name);
     if (n > 6 && !strcmp(ret->name + n - 6, ".jsonl"))
         ret->name[n - 6] = '\0';
-    int r = file_read(path, MAX_SUITE_BYTES, &text, &len, err);
-    int line = 0;
-    for (char *at = text; r == 0 && at && *at;) {
-        char *end = strchr(at, '\n');
-        size_t k = end ? (size_t)(end - at) : strlen(at);
-        json_auto_t *o = NULL;
-        line++;
-        if (k) {
-            r = js_parse_object(at, k, path, &o, err);
-            if (r == 0)
-                r = add_prompt(ret, o, path, line, err);
-        }
-        at += k + (end != NULL);
-    }
-    if (r == 0 && ret->n == 0)
-        return ERR(err, FORMAT, "%s: no prompt", path);
-    return r;
+    return prompt_file_read(path, &ret->prompts, err);
 }
 
 void eval_suite_done(struct eval_suite *s)
 {
-    for (size_t i = 0; i < s->n; i++)
-        for (unsigned k = 0; k < s->prompts[i].n_turns; k++)
-            mem_free(s->prompts[i].turns[k]);
-    mem_free(s->prompts);
+    prompt_file_done(&s->prompts);
     for (unsigned i = 0; i < EVAL_MAX_SETTINGS; i++) {
         mem_free(s->results[i].tau);
         mem_free(s->results[i].tpot);

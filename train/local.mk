@@ -69,6 +69,9 @@ train_dedit_train_SOURCES = \
 	%D%/compose.c \
 	%D%/compose.h \
 	%D%/compose_progress.c \
+	%D%/eval.c \
+	%D%/eval.h \
+	%D%/eval_report.c \
 	%D%/fit_command.c \
 	%D%/main.c \
 	%D%/regen.c \

@@ -13,6 +13,7 @@ static const struct train_command *const commands[] = {
     &train_synth,
     &train_regen,
     &train_fit_command,
+    &train_eval,
 };
 
 static void usage(FILE *f)
