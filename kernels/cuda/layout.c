@@ -85,3 +85,8 @@ size_t dcu_attention_part_floats(uint32_t n_rows, uint32_t n_heads, uint32_t hea
     return ((size_t)max_vis + DK_ATTN_CHUNK - 1) / DK_ATTN_CHUNK * n_rows * n_heads *
            DK_ATTN_PART(head_dim);
 }
+
+size_t dcu_sample_scratch_bytes(uint32_t rows)
+{
+    return (size_t)rows * sizeof(struct dcu_row_scratch);
+}

@@ -61,3 +61,11 @@ DK_FN size_t dcu_f16_scales_at(const struct dcu_act *a)
                                               (dcu_up(a->max_k, DCU_MMA_K) / DCU_MMA_K) *
                                               DCU_MMA_TILE;
 }
+
+/* Scratch of sampling, for each row: bests of the parts of raw logits, of processed ones and of scores,
+ * and the cut. */
+struct dcu_row_scratch {
+    struct dcu_best raw[DCU_VOCAB_PARTS], y[DCU_VOCAB_PARTS], draw[DCU_VOCAB_PARTS];
+    uint32_t cut_key, cut_id; /* key 0: no cut */
+    uint32_t pad[14];
+};

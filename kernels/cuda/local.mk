@@ -4,6 +4,7 @@
 cudalibdir = $(pkglibdir)
 cuda_sources = \
 	%D%/attention.cu \
+	%D%/draft.cu \
 	%D%/matmul.cu \
 	%D%/matmul_float.cu \
 	%D%/matmul_mma.cu \
@@ -11,7 +12,10 @@ cuda_sources = \
 	%D%/prepare.cu \
 	%D%/rope.cu \
 	%D%/rows.cu \
-	%D%/runtime.cu
+	%D%/runtime.cu \
+	%D%/sample.cu \
+	%D%/vocab.cu \
+	%D%/walk.cu
 cuda_headers = \
 	%D%/common.cuh \
 	%D%/cuda_api.h \

@@ -75,3 +75,6 @@ check_PROGRAMS += %D%/test-kernels-rows %D%/test-kernels-attention
 %C%_test_kernels_rows_LDADD = $(kernels_emu_libs)
 %C%_test_kernels_attention_SOURCES = %D%/test-kernels-attention.c $(kernels_emu)
 %C%_test_kernels_attention_LDADD = $(kernels_emu_libs)
+check_PROGRAMS += %D%/test-kernels-sample
+%C%_test_kernels_sample_SOURCES = %D%/test-kernels-sample.c $(kernels_emu)
+%C%_test_kernels_sample_LDADD = libdedit-cuda-open.a $(engine_test_libs) -lm -ldl
