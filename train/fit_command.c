@@ -110,13 +110,27 @@ static const struct option_def objective_opts[] = {
     {OPT_DISTILL_TOP, "distill-top", "N", "how many of them (default: 16)"},
     {0, NULL, NULL, NULL},
 };
-static const struct option_def step_opts[] = {
+static const struct option_def schedule_opts[] = {
     {OPT_STEPS, "steps", "N", "(default: 5000)"},
     {OPT_P1_ONLY, "p1-only", "N", "first steps without edits (default: 30 % of them)"},
-    {OPT_BATCH, "batch", "N", "conversations of a step (default: 8)"},
     {OPT_ANCHORS, "anchors", "N", "blocks of a conversation (default: 32)"},
-    {OPT_MAX_LEN, "max-len", "N", "tokens of one that are used (default: 1024)"},
     {OPT_LR, "lr", "X", "highest learning rate (default: 1.3e-3)"},
+    {0, NULL, NULL, NULL},
+};
+static const struct option_def widen_opts[] = {
+    {OPT_FROM, "from", "PATH",
+     "a checkpoint, or a run's folder: its newest\n(default: none, it must be given)"},
+    {OPT_WINDOW, "window", "W", "rows of a block (default: twice those it has)"},
+    {OPT_STEPS, "steps", "N", "(default: a quarter of those it had, at least 100)"},
+    {OPT_P1_ONLY, "p1-only", "N", "first steps without edits (default: 0)"},
+    {OPT_ANCHORS, "anchors", "N",
+     "blocks of a conversation (default: 32 less the factor\nby which blocks are longer)"},
+    {OPT_LR, "lr", "X", "highest learning rate (default: 3.25e-4)"},
+    {0, NULL, NULL, NULL},
+};
+static const struct option_def step_opts[] = {
+    {OPT_BATCH, "batch", "N", "conversations of a step (default: 8)"},
+    {OPT_MAX_LEN, "max-len", "N", "tokens of one that are used (default: 1024)"},
     {OPT_NORM_LR, "norm-lr", "X", "of norm gains (default: 5 times lr)"},
     {OPT_BETA1, "beta1", "X", "(default: 0.9)"},
     {OPT_BETA2, "beta2", "X", "(default: 0.95)"},
@@ -137,8 +151,10 @@ static const struct option_def run_opts[] = {
     {OPT_REPORT_EVERY, "report-every", "N", "steps of a row of metrics.csv (default: 10)"},
     {0, NULL, NULL, NULL},
 };
-static const struct option_def *const groups[] = {common_opts, shape_opts, objective_opts,
-                                                  step_opts,   run_opts,   NULL};
+static const struct option_def *const fit_groups[] = {
+    common_opts, shape_opts, objective_opts, schedule_opts, step_opts, run_opts, NULL};
+static const struct option_def *const widen_groups[] = {common_opts, widen_opts, objective_opts,
+                                                        step_opts,   run_opts,   NULL};
 
 /* "a" or "b". */
 static int choose(const char *arg, const char *a, const char *b, unsigned *ret, struct error *err)
@@ -343,10 +359,6 @@ static int run_it(const struct train_command *c, int argc, char **argv, bool wid
     int first, status;
     engine_options_init(&f.engine);
     fit_options_init(&f.o);
-    if (widen) {
-        f.o.window = 0;
-        f.o.lr = 0;
-    }
     if (train_options(c, argc, argv, &f, &first, &status) < 0)
         return status;
     if (!f.o.out || first == argc || (widen && !f.o.from))
@@ -374,11 +386,24 @@ static int run_fit(const struct train_command *c, int argc, char **argv)
     return run_it(c, argc, argv, false, train_fit);
 }
 
+static int run_widen(const struct train_command *c, int argc, char **argv)
+{
+    return run_it(c, argc, argv, true, train_widen);
+}
+
 const struct train_command train_fit_command = {
     .name = "fit",
     .args = "DATA...",
     .summary = "Trains a drafter on data that its model wrote (files or folders of JSON lines).",
-    .groups = groups,
+    .groups = fit_groups,
     .set = set,
     .run = run_fit,
+};
+const struct train_command train_widen_command = {
+    .name = "widen",
+    .args = "DATA...",
+    .summary = "Trains a drafter further, with a longer block.",
+    .groups = widen_groups,
+    .set = set,
+    .run = run_widen,
 };

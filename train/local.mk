@@ -72,6 +72,7 @@ train_dedit_train_SOURCES = \
 	%D%/eval.c \
 	%D%/eval.h \
 	%D%/eval_report.c \
+	%D%/export_command.c \
 	%D%/fit_command.c \
 	%D%/main.c \
 	%D%/regen.c \

@@ -13,7 +13,9 @@ static const struct train_command *const commands[] = {
     &train_synth,
     &train_regen,
     &train_fit_command,
+    &train_widen_command,
     &train_eval,
+    &train_export_command,
 };
 
 static void usage(FILE *f)
