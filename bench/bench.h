@@ -24,7 +24,7 @@ struct bench_command {
     int (*run)(const struct bench_command *c, int argc, char **argv); /* exit status */
 };
 extern const struct bench_command bench_generate, bench_check, bench_step, bench_tokenize,
-    bench_detokenize, bench_eval;
+    bench_detokenize, bench_eval, bench_controller;
 
 /* Reads the options; *ret_first is the index of the first argument that is none.  Returns 0, or -1
  * when the command is done and *ret_status is its exit status (--help, or a usage error, which has

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dedit-bench eval: what drafting gains on suites of prompts.  eval.c runs, eval_settings.c reads
- * settings and suites, eval_report.c prints.
+ * dedit-bench eval: what drafting gains on suites of prompts; controller: what the method auto makes of it.
+ * eval.c and controller.c are the commands, eval_run.c runs, eval_settings.c reads settings and suites,
+ * eval_report.c prints.
  */
 #pragma once
 
@@ -15,6 +16,7 @@
 #define EVAL_MAX_SUITES   32u
 #define EVAL_MAX_TURNS    8u
 #define EVAL_NAME         64u
+#define EVAL_MAX_CLIENTS  64u
 
 /* One way to decode.  Setting 0 of a temperature is plain decoding. */
 struct eval_setting {
@@ -25,6 +27,8 @@ struct eval_setting {
     /* Made-up acceptance of each position given those before it, so that a round commits `tau`. */
     double tau; /* 0: the drafter's own */
     float acceptance[DRAFT_MAX_WINDOW - 1];
+    double predicted; /* speed-up by the cost model; 0: it has none */
+    double kernels;   /* seconds that the calls of all rounds take alone */
 };
 
 /* Of one suite and setting; responses in order. */
@@ -40,7 +44,9 @@ struct eval_result {
 
 struct eval_suite {
     char name[EVAL_NAME];
-    struct prompt_file prompts; /* empty with --random */
+    struct prompt_file prompts;  /* empty with --random */
+    size_t next;                 /* prompt to be asked */
+    bool off[EVAL_MAX_SETTINGS]; /* settings that are left out */
     struct eval_result results[EVAL_MAX_SETTINGS];
 };
 
@@ -52,7 +58,7 @@ struct eval {
     unsigned n_suites;
     const char *asked[EVAL_MAX_SETTINGS];
     unsigned n_asked;
-    uint32_t samples, max_prompt, max_tokens, turns, warmup;
+    uint32_t samples, max_prompt, max_tokens, turns, warmup, clients;
     uint64_t seed;
     float temperature;
     const char *csv, *svg;
@@ -73,6 +79,24 @@ int eval_make_settings(struct eval *e, struct error *err);
 int eval_read_suite(const char *path, struct eval_suite *ret, struct error *err);
 void eval_suite_done(struct eval_suite *s);
 
+void eval_results_done(struct eval_suite *s); /* what was counted is forgotten */
+
+/* eval_run.c */
+extern volatile sig_atomic_t eval_interrupted;
+/* Settings, suites and the model; costs are measured if a setting is auto. */
+int eval_open(struct eval *e, int n, char **files, struct engine **ret, enum chat_format *format,
+              struct error *err);
+/* The next prompts of the suite, at most `samples` (0: all that are left) of those that are short enough. */
+int eval_run_suite(struct eval *e, struct engine *en, struct eval_suite *s, enum chat_format format,
+                   uint32_t samples, struct error *err);
+/* The same with e->clients prompts at a time (eval_clients.c). */
+int eval_run_clients(struct eval *e, struct engine *en, struct eval_suite *s,
+                     enum chat_format format, struct error *err);
+int eval_render(const struct eval *e, struct engine *en, enum chat_format format,
+                const struct chat_message *messages, size_t n, struct token_list *ret,
+                struct error *err);
+int eval_run_random(struct eval *e, struct engine *en, struct error *err);
+
 /* What a request gave. */
 struct eval_answer {
     struct token_list ids;
@@ -86,6 +110,10 @@ void eval_answer_done(struct eval_answer *a);
 int eval_ask(struct engine *en, const struct eval *e, const struct eval_setting *s,
              const struct token_list *prompt, uint64_t seed, struct eval_answer *ret,
              const volatile sig_atomic_t *stop, struct error *err);
+/* n requests at once, seeds one after the other; ret: as many answers. */
+int eval_ask_all(struct engine *en, const struct eval *e, const struct eval_setting *s,
+                 const struct token_list *prompts, uint32_t n, uint64_t seed,
+                 struct eval_answer *ret, const volatile sig_atomic_t *stop, struct error *err);
 int eval_count(struct eval_result *r, const struct eval_answer *a, struct error *err);
 /* Tells an answer of setting j that is not its baseline's. */
 void eval_compare(struct eval *e, const struct eval_suite *s, size_t prompt, unsigned j,
@@ -98,6 +126,9 @@ double eval_speedup(const struct eval_suite *s, const struct eval *e, unsigned s
 void eval_table(const struct eval *e, FILE *f);
 /* Where the time goes: a pass, a verification, and what is left of a round. */
 void eval_costs(const struct eval *e, FILE *f);
+/* With --random: speed-ups by the cost model, and their table. */
+int eval_predict(struct eval *e, struct engine *en, struct error *err);
+void eval_predictions(const struct eval *e, FILE *f);
 int eval_csv(const struct eval *e, struct error *err);
 /* Speed-ups as bars. */
 void eval_bars(const struct eval *e, FILE *f);

@@ -35,37 +35,63 @@ static void on_finished(void *arg, struct request *r, const struct engine_finish
         (void)ERR_NOMEM(&a->error);
 }
 
+static void fill_request(const struct eval *e, const struct eval_setting *s,
+                         const struct token_list *prompt, uint64_t seed, struct eval_answer *a,
+                         struct engine_request *q)
+{
+    *q = (struct engine_request){
+        .prompt = prompt->ids,
+        .n_prompt = prompt->len,
+        .drafting = s->drafting,
+        .sink = {.tokens = on_tokens, .finished = on_finished, .arg = a},
+        .skip_special = true,
+        .want_tokens_text = !e->random,
+    };
+    sampling_params_init(&q->sampling);
+    q->sampling.ignore_eos = e->random != NULL;
+    q->sampling.temperature = s->temperature;
+    q->sampling.seed = seed;
+    q->sampling.has_seed = true;
+    q->sampling.max_tokens = e->max_tokens;
+}
+
+int eval_ask_all(struct engine *en, const struct eval *e, const struct eval_setting *s,
+                 const struct token_list *prompts, uint32_t n, uint64_t seed,
+                 struct eval_answer *ret, const volatile sig_atomic_t *stop, struct error *err)
+{
+    struct request *r[EVAL_MAX_CLIENTS] = {NULL};
+    struct engine_request q;
+    int k = 0;
+    for (uint32_t i = 0; i < n && k >= 0; i++) {
+        fill_request(e, s, &prompts[i], seed + i, &ret[i], &q);
+        k = engine_submit(en, &q, &r[i], err);
+        if (k < 0)
+            k = error_prefix(err, k, "%s", s->name);
+    }
+    for (bool more = k >= 0; more && k >= 0;) {
+        k = engine_step(en, err);
+        more = false;
+        for (uint32_t i = 0; i < n; i++) {
+            if (*stop && !ret[i].finished)
+                engine_cancel(en, r[i]);
+            more |= !ret[i].finished;
+        }
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        request_free(r[i]);
+        if (k >= 0 && ret[i].error.code) {
+            *err = ret[i].error;
+            k = err->code;
+        }
+    }
+    return k < 0 ? k : 0;
+}
+
 int eval_ask(struct engine *en, const struct eval *e, const struct eval_setting *s,
              const struct token_list *prompt, uint64_t seed, struct eval_answer *ret,
              const volatile sig_atomic_t *stop, struct error *err)
 {
-    struct request *r = NULL;
-    struct engine_request q = {
-        .prompt = prompt->ids,
-        .n_prompt = prompt->len,
-        .drafting = s->drafting,
-        .sink = {.tokens = on_tokens, .finished = on_finished, .arg = ret},
-        .skip_special = true,
-        .want_tokens_text = !e->random,
-    };
-    sampling_params_init(&q.sampling);
-    q.sampling.ignore_eos = e->random != NULL;
-    q.sampling.temperature = s->temperature;
-    q.sampling.seed = seed;
-    q.sampling.has_seed = true;
-    q.sampling.max_tokens = e->max_tokens;
-    int k = engine_submit(en, &q, &r, err);
-    if (k < 0)
-        return error_prefix(err, k, "%s", s->name);
-    while (!ret->finished && (k = engine_step(en, err)) >= 0)
-        if (*stop)
-            engine_cancel(en, r);
-    request_free(r);
-    if (k >= 0 && ret->error.code) {
-        *err = ret->error;
-        k = err->code;
-    }
-    return k < 0 ? k : 0;
+    return eval_ask_all(en, e, s, prompt, 1, seed, ret, stop, err);
 }
 
 /* ---- figures ------------------------------------------------------------------------------------ */

@@ -102,6 +102,7 @@ static void csv_line(const struct eval *e, const struct eval_suite *s, unsigned 
             (unsigned long long)r->accepted, (unsigned long long)r->passes,
             (unsigned long long)r->helpful, (unsigned long long)r->harmful, r->draft_s,
             r->verify_s);
+    fprintf(f, ",%.4f", t->predicted);
     for (unsigned p = 0; p < DRAFT_MAX_PASSES; p++)
         fprintf(f, ",%llu", (unsigned long long)r->after[p]);
     fputc('\n', f);
@@ -123,7 +124,7 @@ int eval_csv(const struct eval *e, struct error *err)
     fputs(
         "suite,setting,method,temperature,window,passes,tree_budget,responses,tokens,rounds,tau,"
         "tau_pooled,ms_per_token,speedup,speedup_median,speedup_low,speedup_high,drafted,accepted,"
-        "drafter_passes,edits_helpful,edits_harmful,draft_s,verify_s",
+        "drafter_passes,edits_helpful,edits_harmful,draft_s,verify_s,predicted_speedup",
         f);
     for (unsigned p = 0; p < DRAFT_MAX_PASSES; p++)
         fprintf(f, ",agree_after_p%u", p + 1);

@@ -158,11 +158,17 @@ int eval_read_suite(const char *path, struct eval_suite *ret, struct error *err)
     return prompt_file_read(path, &ret->prompts, err);
 }
 
-void eval_suite_done(struct eval_suite *s)
+void eval_results_done(struct eval_suite *s)
 {
-    prompt_file_done(&s->prompts);
     for (unsigned i = 0; i < EVAL_MAX_SETTINGS; i++) {
         mem_free(s->results[i].tau);
         mem_free(s->results[i].tpot);
+        s->results[i] = (struct eval_result){0};
     }
+}
+
+void eval_suite_done(struct eval_suite *s)
+{
+    prompt_file_done(&s->prompts);
+    eval_results_done(s);
 }

@@ -11,11 +11,15 @@ bench_dedit_bench_SOURCES = \
 	%D%/check_smollm2.c \
 	%D%/check_text.c \
 	%D%/check_verify.c \
+	%D%/controller.c \
 	%D%/eval.c \
 	%D%/eval.h \
 	%D%/eval_answer.c \
+	%D%/eval_clients.c \
 	%D%/eval_plot.c \
+	%D%/eval_predict.c \
 	%D%/eval_report.c \
+	%D%/eval_run.c \
 	%D%/eval_settings.c \
 	%D%/floors.c \
 	%D%/floors.h \

@@ -8,7 +8,8 @@
 #include "config.h"
 
 static const struct bench_command *const commands[] = {
-    &bench_generate, &bench_check, &bench_step, &bench_tokenize, &bench_detokenize, &bench_eval,
+    &bench_generate,   &bench_check, &bench_step,       &bench_tokenize,
+    &bench_detokenize, &bench_eval,  &bench_controller,
 };
 
 static void usage(FILE *f)

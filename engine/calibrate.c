@@ -210,6 +210,18 @@ static int run_call(struct engine *e, struct calibration *c, struct call *t, uin
     return r < 0 ? r : 1;
 }
 
+int calibration_call(struct engine *e, enum cost_kind kind, uint32_t rows, uint32_t context,
+                     uint64_t *ret_ns, struct error *err)
+{
+    struct call t = {.kind = kind, .rows = rows, .blocks = 1, .context = context};
+    struct calibration *c = mem_zalloc(sizeof(*c));
+    if (!c)
+        return ERR_NOMEM(err);
+    int r = run_call(e, c, &t, ret_ns, err);
+    calibration_free(c);
+    return r;
+}
+
 /* ---- what it comes to ------------------------------------------------------------------------------- */
 
 /* The fastest: whatever disturbs a call makes it slower. */
@@ -258,6 +270,8 @@ static void conclude(const struct calibration *c, const struct engine *e, struct
         if (t->context == NEAR && ns > 0)
             cost_set(table, t->rows * t->blocks, ns > 2 * context ? ns - context : ns / 2);
     }
+    for (int k = 0; k < COST_KINDS; k++)
+        cost_level(&got.table[k]);
     /* Where nothing could be measured, what was seen in use stays. */
     for (int k = 0; k < COST_KINDS; k++)
         for (int i = 0; i < COST_SIZES; i++)

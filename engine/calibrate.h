@@ -19,4 +19,7 @@ struct calibration; /* one that is under way */
 int calibration_key(const struct engine *e, char **ret, struct error *err);
 /* One more measurement.  1: there are more; 0: that was the last one, or there is no room now. */
 int calibration_step(struct engine *e, struct error *err);
+/* One call outside of the list; 0: there is no room for it. */
+int calibration_call(struct engine *e, enum cost_kind kind, uint32_t rows, uint32_t context,
+                     uint64_t *ret_ns, struct error *err);
 struct calibration *calibration_free(struct calibration *c);

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/controller.h"
-
-#include "base/alloc.h"
+#include "engine/controller_internal.h"
 #include "engine/engine_internal.h"
 
-#define WORTH        1.02 /* expected speed above which rounds are drafted */
 #define WORTH_A_PASS 1.003
 #define FIRST_PAUSE  16u
 #define LAST_PAUSE   512u
@@ -13,6 +10,7 @@
 #define AUTO_PASSES  4u  /* unless the request allows more */
 #define FIRST_LOOK   6u  /* drafted rounds until all passes are tried */
 #define LOOK_EVERY   96u /* then, something else than the plan */
+#define HOLDS        8u  /* rounds that nothing is drafted, without thinking again */
 #define MANY         8u  /* requests: from there on, fewer plans are compared */
 
 static uint32_t least(uint32_t a, uint32_t b)
@@ -42,98 +40,12 @@ uint32_t controller_passes(const struct engine *e, const struct drafting_state *
     return least(d->params.passes ? d->params.passes : AUTO_PASSES, e->drafter.max_passes);
 }
 
-/* ---- how many nodes -------------------------------------------------------------------------------- */
-
-struct candidate {
-    struct drafting_state *d;
-    double context; /* positions that each of its nodes sees */
-    uint32_t most;  /* nodes it may have */
-    float reach[SURVIVAL_NODES];
-    uint32_t n, best_n; /* nodes taken so far; at the best rate */
-};
-
-int controller_new_candidates(uint32_t n, struct candidate **ret, struct error *err)
-{
-    *ret = mem_calloc(n, sizeof(**ret));
-    return *ret ? 0 : ERR_NOMEM(err);
-}
-
-static struct candidate *most_worth(struct candidate *k, uint32_t n)
-{
-    struct candidate *best = NULL;
-    for (uint32_t i = 0; i < n; i++)
-        if (k[i].n < k[i].most && (!best || k[i].reach[k[i].n] > best->reach[best->n]))
-            best = &k[i];
-    return best;
-}
-
-static double plain_rate(const struct controller *c, const struct draft_base *b)
-{
-    double cost = cost_of(&c->costs.table[COST_TARGET], &b->load);
-    return cost > 0 ? (double)b->decoding / cost : 0;
-}
-
-/* Takes nodes in order of worth and keeps the number with the highest rate: tokens a nanosecond, with
- * `extra` nanoseconds of drafting whatever their number. */
-static double best_nodes(const struct controller *c, struct candidate *k, uint32_t n,
-                         const struct draft_base *b, double extra)
-{
-    const struct cost_table *t = &c->costs.table[COST_TARGET];
-    struct cost_load load = b->load;
-    double cost = cost_of(t, &load), expected = b->decoding, all = expected, best;
-    for (uint32_t i = 0; i < n; i++) {
-        k[i].n = k[i].best_n = 0;
-        for (uint32_t j = 0; j < k[i].most; j++)
-            all += (double)k[i].reach[j];
-    }
-    if (!(cost > 0))
-        return 0; /* nothing is known: a plain round tells */
-    best = expected / (cost + extra);
-    for (struct candidate *next; (next = most_worth(k, n)) != NULL;) {
-        expected += (double)next->reach[next->n++];
-        load.rows++;
-        load.positions += next->context;
-        cost = cost_of(t, &load) + extra;
-        if (all / cost <= best)
-            break; /* more nodes only cost more */
-        if (expected / cost <= best)
-            continue;
-        best = expected / cost;
-        for (uint32_t i = 0; i < n; i++)
-            k[i].best_n = k[i].n;
-    }
-    return best;
-}
-
-/* ---- what the batch is without drafts --------------------------------------------------------------- */
-
-static bool is_auto(const struct request *r)
-{
-    return r->drafting && r->drafting->params.method == DRAFT_AUTO;
-}
-
-static struct draft_base base_of(const struct engine *e)
-{
-    struct draft_base b = {.decoding = 0};
-    for (uint32_t i = 0; i < e->n_running; i++) {
-        const struct request *r = e->running[i];
-        uint32_t feed = r->seq.n_tokens - r->seq.n_kv;
-        uint32_t rows = least(feed, e->cfg.prefill_chunk) + (is_auto(r) ? 0 : drafting_nodes(r));
-        b.decoding += feed == 1;
-        b.load.rows += rows;
-        b.load.entries += r->seq.n_kv;
-        b.load.positions += (double)rows * r->seq.n_kv;
-    }
-    b.load.rows = least(b.load.rows, e->cfg.max_num_batched_tokens);
-    return b;
-}
-
 /* ---- the plan --------------------------------------------------------------------------------------- */
 
 static bool may_draft(const struct engine *e, const struct request *r)
 {
     const struct drafting_state *d = r->drafting;
-    return is_auto(r) && d->context && d->phase == DRAFTING_IDLE &&
+    return controller_has(r) && d->context && d->phase == DRAFTING_IDLE &&
            r->seq.n_tokens - r->seq.n_kv == 1 && r->seq.n_tokens > r->n_prompt &&
            r->max_total - r->seq.n_tokens > 1 &&
            (uint64_t)r->seq.n_kv + DRAFT_MAX_WINDOW <= e->drafter.max_context;
@@ -215,7 +127,7 @@ static double compare(struct engine *e, struct candidate *k, uint32_t n, uint32_
         for (uint32_t j = 1; j <= passes; j++) {
             double extra = j * pass + inject_ns(c, n);
             expect(c, k, n, w, j);
-            double rate = best_nodes(c, k, n, &p->base, extra);
+            double rate = controller_best(c, k, n, &p->base, extra, 1);
             if (rate <= best)
                 continue;
             best = rate;
@@ -252,6 +164,23 @@ static void decide(struct auto_state *a, bool worth)
     }
 }
 
+/* For the same batch, the last plan was to draft nothing, and not long ago. */
+static bool still_holds(struct controller *c, uint32_t n, const struct draft_base *b)
+{
+    const uint32_t of[3] = {n, b->load.rows, b->decoding};
+    bool same = c->stale && of[0] == c->of[0] && of[1] == c->of[1] && of[2] == c->of[2];
+    for (int i = 0; i < 3; i++)
+        c->of[i] = of[i];
+    c->stale = same ? c->stale - 1 : 0;
+    return same;
+}
+
+static double plain_rate(const struct controller *c, const struct draft_base *b)
+{
+    double cost = cost_of(&c->costs.table[COST_TARGET], &b->load);
+    return cost > 0 ? (double)b->decoding / cost : 0;
+}
+
 void controller_plan(struct engine *e)
 {
     struct controller *c = &e->controller;
@@ -260,7 +189,13 @@ void controller_plan(struct engine *e)
     uint32_t drafting = 0;
     if (n == 0)
         return;
-    struct draft_plan p = {.base = base_of(e)};
+    struct draft_plan p = {.base = controller_base(e)};
+    if (still_holds(c, n, &p.base)) {
+        for (uint32_t i = 0; i < n; i++)
+            decide(&k[i].d->automatic, false);
+        c->plan.base = p.base;
+        return;
+    }
     const double plain = plain_rate(c, &p.base);
     double best = compare(e, k, n, n > MANY ? 1 : SURVIVAL_WINDOWS, &p);
     drafting = n;
@@ -273,11 +208,12 @@ void controller_plan(struct engine *e)
         drafting = m;
         p = q;
     }
-    p.gain = plain > 0 ? best / plain : WORTH + 1; /* nothing is known: find out */
-    bool worth = p.gain > WORTH;
+    p.gain = plain > 0 ? best / plain : CONTROLLER_WORTH + 1; /* nothing is known: find out */
+    bool worth = p.gain > CONTROLLER_WORTH;
     for (uint32_t i = 0; i < n; i++)
         decide(&k[i].d->automatic, worth && i < drafting);
     c->pause = worth ? 0 : FIRST_PAUSE;
+    c->stale = worth ? 0 : HOLDS;
     if (worth)
         look_around(e, most_passes(e, k, n), &p);
     c->plan = p;
@@ -293,9 +229,9 @@ bool controller_prefers_match(struct engine *e, const struct drafting_state *d, 
     float p = 1;
     for (uint32_t i = 0; i < k.most; i++)
         k.reach[i] = p *= confidence;
-    double match = best_nodes(c, &k, 1, &c->plan.base, 0);
+    double match = controller_best(c, &k, 1, &c->plan.base, 0, 1);
     expect(c, &k, 1, c->plan.w, c->plan.passes);
-    return match >= best_nodes(c, &k, 1, &c->plan.base, c->plan.share_ns);
+    return match >= controller_best(c, &k, 1, &c->plan.base, c->plan.share_ns, 1);
 }
 
 /* ---- after a pass ----------------------------------------------------------------------------------- */
@@ -336,8 +272,8 @@ static uint32_t drafted(const struct engine *e, struct candidate *k, uint32_t *r
     for (int closed = 0; closed < 2; closed++)
         for (uint32_t i = 0; i < e->n_running; i++) {
             struct drafting_state *d = e->running[i]->drafting;
-            if (!is_auto(e->running[i]) || !d->automatic.drafter || d->phase == DRAFTING_IDLE ||
-                d->round.done != (closed == 1))
+            if (!controller_has(e->running[i]) || !d->automatic.drafter ||
+                d->phase == DRAFTING_IDLE || d->round.done != (closed == 1))
                 continue;
             k[n].d = d;
             k[n].context = e->running[i]->seq.n_kv;
@@ -360,14 +296,14 @@ static bool worth_a_pass(struct engine *e, struct candidate *k, uint32_t n, uint
     if (passes < p->least)
         return true;
     double spent = p->spent_ns + inject_ns(c, n);
-    double now = best_nodes(c, k, n, &p->base, spent);
+    double now = controller_best(c, k, n, &p->base, spent, 1);
     for (uint32_t i = 0; i < open; i++) {
         struct auto_state *a = &k[i].d->automatic;
         if (!survival_next(&c->survival, a->w, passes, a->reach, a->n_reach, k[i].reach))
             return false; /* it is tried when the time has come to look around */
     }
     double more = pass_ns(e, k, open, k[0].d->automatic.w);
-    return best_nodes(c, k, n, &p->base, spent + more) > WORTH_A_PASS * now;
+    return controller_best(c, k, n, &p->base, spent + more, 1) > WORTH_A_PASS * now;
 }
 
 void controller_passed(struct engine *e)
@@ -376,7 +312,7 @@ void controller_passed(struct engine *e)
     uint32_t open = 0, ran = 0;
     for (uint32_t i = 0; i < e->n_running; i++) {
         struct drafting_state *d = e->running[i]->drafting;
-        if (!is_auto(e->running[i]) || !d->automatic.drafter || d->phase != DRAFTING_PASSES)
+        if (!controller_has(e->running[i]) || !d->automatic.drafter || d->phase != DRAFTING_PASSES)
             continue;
         look_at(&e->controller, d);
         k[ran].d = d;
@@ -389,56 +325,4 @@ void controller_passed(struct engine *e)
     if (open && !worth_a_pass(e, k, n, open))
         for (uint32_t i = 0; i < open; i++)
             k[i].d->round.done = true;
-}
-
-/* ---- before verification ---------------------------------------------------------------------------- */
-
-static void forget_unused(struct survival *s, const struct drafting_state *d, uint32_t n)
-{
-    if (n == d->proposal.n)
-        return;
-    if (d->automatic.drafter)
-        survival_forget(s, d->round.pass, &d->proposal, n);
-    else
-        survival_forget_match(s, d->automatic.match);
-}
-
-void controller_trim(struct engine *e)
-{
-    struct controller *c = &e->controller;
-    struct candidate *k = e->candidates;
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < e->n_running; i++) {
-        struct request *r = e->running[i];
-        struct drafting_state *d = r->drafting;
-        if (!is_auto(r) || d->phase != DRAFTING_READY || d->proposal.n == 0)
-            continue;
-        k[n].d = d;
-        k[n].context = r->seq.n_kv;
-        k[n].most = least(d->automatic.n_reach, d->proposal.n);
-        for (uint32_t j = 0; j < k[n].most; j++)
-            k[n].reach[j] = d->automatic.reach[j];
-        n++;
-    }
-    if (n == 0)
-        return;
-    struct draft_base base = base_of(e);
-    double extra = 0; /* what was spent: a longer round asks for more tokens */
-    for (uint32_t i = 0; i < n; i++)
-        if (k[i].d->automatic.drafter)
-            extra = c->plan.spent_ns;
-    (void)best_nodes(c, k, n, &base, extra);
-    for (uint32_t i = 0; i < n; i++) {
-        forget_unused(&c->survival, k[i].d, k[i].best_n);
-        k[i].d->proposal.n = k[i].best_n;
-    }
-}
-
-void controller_learn(struct controller *c, const struct drafting_state *d, uint32_t n,
-                      const bool *right)
-{
-    if (d->automatic.drafter)
-        survival_learn(&c->survival, d->round.pass, &d->proposal, n, right);
-    else
-        survival_learn_match(&c->survival, d->automatic.match, n, right);
 }

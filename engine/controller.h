@@ -45,6 +45,8 @@ struct controller {
     struct survival survival;
     struct draft_plan plan;
     uint32_t rounds; /* begun with a drafter */
+    uint32_t stale;  /* rounds that a plan of drafting nothing still holds */
+    uint32_t of[3];  /* what it was made for: candidates, rows, decoding */
     uint32_t pause;  /* rounds before new requests try the drafter */
 };
 void controller_init(struct controller *c);

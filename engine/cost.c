@@ -5,6 +5,7 @@
 const uint16_t cost_sizes[COST_SIZES] = {1,  2,  3,  4,  5,  6,   7,   8,   9,   10, 11,
                                          12, 13, 14, 15, 16, 18,  20,  22,  24,  28, 32,
                                          40, 48, 64, 80, 96, 128, 192, 256, 384, 512};
+#define EACH           16   /* so far, every size is there */
 #define GUESSED_GROWTH 0.03 /* of the time, by one more row, where nothing is known */
 #define SETTLED        16   /* times seen, after which a size moves slowly */
 #define PACE_RATE      0.05
@@ -38,25 +39,22 @@ static double beyond(const struct cost_table *t, int last, uint32_t rows)
 
 double cost_of_rows(const struct cost_table *t, uint32_t rows)
 {
-    int lo = -1, hi = -1;
     if (rows == 0)
         return 0;
-    for (int i = 0; i < COST_SIZES; i++) {
-        if (t->ns[i] == 0)
-            continue;
-        if (cost_sizes[i] <= rows)
-            lo = i;
-        if (cost_sizes[i] >= rows && hi < 0)
-            hi = i;
-    }
-    if (lo < 0 && hi < 0)
-        return 0;
-    if (hi < 0)
-        return beyond(t, lo, rows);
+    int i = rows < EACH ? (int)rows - 1 : EACH - 1;
+    while (i < COST_SIZES && cost_sizes[i] < rows)
+        i++;
+    if (i < COST_SIZES && cost_sizes[i] == rows && t->ns[i] > 0)
+        return t->ns[i];
+    int lo = i - 1, hi = i;
+    while (hi < COST_SIZES && t->ns[hi] == 0)
+        hi++;
+    while (lo >= 0 && t->ns[lo] == 0)
+        lo--;
+    if (hi == COST_SIZES)
+        return lo < 0 ? 0 : beyond(t, lo, rows);
     if (lo < 0)
         return t->ns[hi] * (1 - 0.5 * (1 - (double)rows / cost_sizes[hi]));
-    if (lo == hi)
-        return t->ns[lo];
     double part = ((double)rows - cost_sizes[lo]) / (double)(cost_sizes[hi] - cost_sizes[lo]);
     return t->ns[lo] + part * (t->ns[hi] - t->ns[lo]);
 }
@@ -78,6 +76,25 @@ static double believed(double ratio)
     return ratio > OUTLIER ? OUTLIER : ratio < 1 / OUTLIER ? 1 / OUTLIER : ratio;
 }
 
+/* More rows never cost less: what was seen last is believed, its neighbours follow. */
+static void agree(struct cost_table *t, int i)
+{
+    for (int j = 0; j < COST_SIZES; j++)
+        if (t->ns[j] > 0 && ((j < i && t->ns[j] > t->ns[i]) || (j > i && t->ns[j] < t->ns[i])))
+            t->ns[j] = t->ns[i];
+}
+
+void cost_level(struct cost_table *t)
+{
+    double least = 0;
+    for (int i = COST_SIZES - 1; i >= 0; i--) {
+        if (t->ns[i] > 0 && least > 0 && t->ns[i] > least)
+            t->ns[i] = least;
+        if (t->ns[i] > 0)
+            least = t->ns[i];
+    }
+}
+
 void cost_add(struct costs *c, enum cost_kind kind, const struct cost_load *l, uint64_t ns)
 {
     struct cost_table *t = &c->table[kind];
@@ -93,11 +110,13 @@ void cost_add(struct costs *c, enum cost_kind kind, const struct cost_load *l, u
     if (t->ns[i] == 0) {
         t->ns[i] = base;
         t->seen[i] = 1;
+        agree(t, i);
         return;
     }
     double rate = 1.0 / (1 + (t->seen[i] < SETTLED ? t->seen[i] : SETTLED));
     t->ns[i] *= 1 + rate * (believed(base / t->ns[i]) - 1);
     t->seen[i] += t->seen[i] < UINT32_MAX;
+    agree(t, i);
     if (t->seen[i] > 2)
         c->pace *= 1 + PACE_RATE * (believed(x / expected) - 1);
 }

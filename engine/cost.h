@@ -44,6 +44,8 @@ void costs_init(struct costs *c);
 void cost_add(struct costs *c, enum cost_kind kind, const struct cost_load *l, uint64_t ns);
 /* A size was measured with care, at the machine's own pace. */
 void cost_set(struct cost_table *t, uint32_t rows, double ns);
+/* After all were set: none costs more than a larger one, disturbances only ever add time. */
+void cost_level(struct cost_table *t);
 /* All sizes at once (tests): ns for one row, and slope times as much for each more. */
 void cost_fill(struct cost_table *t, double ns, double slope);
 /* 0 when nothing is known.  In time at the machine's own pace: comparable, whatever the pace is now. */

@@ -90,6 +90,11 @@ const struct dk_ops *engine_ops(const struct engine *e);
  * The result is kept when it is there and, refined, by engine_free().
  */
 int engine_calibrate(struct engine *e, struct error *err);
+/* Time of one such call, median of `times` (at most 31): a target batch of so many rows of one request, a
+ * drafter pass of one block, context of so many rows.  INVALID when this engine cannot run it. */
+enum engine_call { ENGINE_CALL_TARGET, ENGINE_CALL_DRAFTER, ENGINE_CALL_INJECT };
+int engine_time_call(struct engine *e, enum engine_call call, uint32_t rows, uint32_t context,
+                     uint32_t times, uint64_t *ret_ns, struct error *err);
 /* Why the file of costs could not be read or written: once, then NULL again. */
 const char *engine_costs_problem(struct engine *e, struct error *buf);
 

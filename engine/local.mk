@@ -38,6 +38,8 @@ libdedit_engine_a_SOURCES = \
 	%D%/ddtree.h \
 	%D%/controller.c \
 	%D%/controller.h \
+	%D%/controller_internal.h \
+	%D%/controller_nodes.c \
 	%D%/cost.c \
 	%D%/cost.h \
 	%D%/cost_file.c \

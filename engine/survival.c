@@ -5,9 +5,9 @@
 
 #define FADE        0.998
 #define FADE_UNUSED 0.99
-#define PRIOR_COUNT 6.0  /* observations that the drafter's own word is worth */
-#define CELL_COUNT  12.0 /* those that its bin is worth, for one depth and pass of it */
-#define CURVE_RATE  0.08f
+#define PRIOR_COUNT 3.0  /* observations that the drafter's own word is worth */
+#define CELL_COUNT  8.0 /* those that its bin is worth, for one depth and pass of it */
+#define CURVE_RATE  0.15f
 #define MOST        0.995f
 /* What is hoped of a drafter that was never seen: a tree that is worth a try on every machine. */
 #define HOPE 0.7f

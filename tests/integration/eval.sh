@@ -10,6 +10,8 @@ random() {
     status 0 "$bench" eval $small --samples 3 --max-tokens 24 --csv "$scratch/csv" --svg "$scratch/svg" \
         --setting dflash,w=8,tau=3 --setting dedit,w=8,k=2,t=0.7 --setting ddtree,w=6,n=20 \
         --setting ngram,t=0.7 --setting dedit,k=3,causal,rejection,t=1 || return 1
+    # The cost model's line of each setting with a drafter.
+    [ "$(sed -n '/^cost model/,/^$/p' "$scratch/out" | wc -l)" -eq 6 ] || { cat "$scratch/out"; return 1; }
     for word in ar ar,t=0.7 ar,t=1 dflash,w=8,tau=3 ddtree,w=6,n=20; do
         grep -q "^$word " "$scratch/out" || { cat "$scratch/out"; return 1; }
     done
@@ -29,6 +31,10 @@ X
 }
 ok 'random weights: every setting, CSV and SVG' random
 
+ok 'clients need suites' error 2 'eval --random smollm2-135m --clients 2' 'needs suites'
+ok 'controller: no suite' error 2 'controller' 'no suite is named'
+ok 'controller: one temperature' error 2 'controller --setting ngram,t=1 x.jsonl' 'temperature'
+ok 'controller: no made-up acceptance' error 2 'controller --setting dflash,w=8,tau=3 x.jsonl' 'made-up'
 ok 'no suite' error 2 'eval --setting ngram' 'no suite is named'
 ok 'a setting that is none' error 2 'eval --setting magic x.jsonl' '"magic"'
 ok 'a word that is none' error 2 'eval --setting dedit,q=4 x.jsonl' '"q=4"'
@@ -55,6 +61,21 @@ if "$bench" tokenize x > /dev/null 2>&1; then
         [ "$(grep -c '^few,' "$scratch/csv")" -eq 4 ] && grep -q '^few,"ngram,t=0.8",ngram,0.8,0,0,0,3,' "$scratch/csv"
     }
     ok 'a suite of conversations' suite
+    clients() {
+        status 0 "$bench" eval --setting ngram --setting auto --clients 3 --samples 5 --max-tokens 16 --quiet \
+            --csv "$scratch/csv" "$scratch/many.jsonl" || return 1
+        [ "$(grep -c '^many,' "$scratch/csv")" -eq 3 ] && grep -q '^many,"auto",auto,0,0,0,0,5,' "$scratch/csv"
+    }
+    for i in 1 2 3 4 5; do echo "{\"turns\": [\"Say $i.\"]}"; done > "$scratch/many.jsonl"
+    ok 'clients at once' clients
+    regret() {
+        status 0 "$bench" controller --setting ngram --setting ngram,w=3 --search 1 --samples 2 --max-tokens 12 --quiet \
+            --csv "$scratch/csv" "$scratch/many.jsonl" || return 1
+        # ar, auto and both settings, two answers each; one of those that auto does not count is the best.
+        [ "$(grep -c '^many,' "$scratch/csv")" -eq 4 ] && grep -q '^many,"auto",auto,2,' "$scratch/csv" &&
+            [ "$(grep -c ',best,' "$scratch/csv")" -eq 1 ] && grep -q '^many ' "$scratch/out"
+    }
+    ok 'controller' regret
 else
     tests_run=$((tests_run + 1))
     echo "ok $tests_run - suites # SKIP the default model is not in the cache: models/fetch"

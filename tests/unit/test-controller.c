@@ -45,6 +45,13 @@ START_TEST(table)
         cost_add(&c, COST_TARGET, &one, 1000);
     cost_add(&c, COST_TARGET, &one, 100000);
     ck_assert(cost_of_rows(t, 1) < 1200);
+    /* More rows never cost less, whatever was seen. */
+    for (int i = 0; i < 40; i++)
+        cost_add(&c, COST_TARGET, &one, 6000);
+    ck_assert(cost_of_rows(t, 1) <= cost_of_rows(t, 16));
+    t->ns[3] = 2 * t->ns[15];
+    cost_level(t);
+    ck_assert(cost_of_rows(t, 4) <= cost_of_rows(t, 16));
     costs_init(&c);
     cost_add(&c, COST_TARGET, &eight, 800);
     ck_assert(cost_of_rows(t, 1) > 300 && cost_of_rows(t, 1) < 800);

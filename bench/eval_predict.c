@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * dedit-bench eval --random: the cost model beside what was measured.  A round gives the drafter its
+ * context, runs K passes and verifies W rows; it commits tau tokens, where plain decoding takes a step of
+ * one row for each:
+ *
+ *     speed-up = tau * t(1) / (t_inject(tau) + K * t_pass(W) + t(W))
+ *
+ * The times are those of the calls alone, measured after the run at the context of its middle.  tau and K
+ * are the run's own: made-up acceptance is drawn.
+ */
+#include <stdio.h>
+
+#include "bench/eval.h"
+#include "engine/drafter_file.h"
+
+#define TIMES 9u
+
+static int seconds(const struct eval *e, struct engine *en, enum engine_call call, uint32_t rows,
+                   double *ret, struct error *err)
+{
+    uint64_t ns = 0;
+    int r = engine_time_call(en, call, rows, e->prompt_tokens + e->max_tokens / 2, TIMES, &ns, err);
+    *ret = (double)ns * 1e-9;
+    return r;
+}
+
+/* Rows of a round's block, and of its verification. */
+static void rows_of(const struct eval_setting *t, const struct engine *en, uint32_t *ret_block,
+                    uint32_t *ret_verify)
+{
+    *ret_block = t->drafting.window ? t->drafting.window : engine_drafter_config(en)->block_size;
+    *ret_verify = *ret_block;
+    if (t->drafting.method == DRAFT_DDTREE)
+        *ret_verify = 1 + (t->drafting.tree_budget ? t->drafting.tree_budget : 15);
+}
+
+static bool has_model(const struct eval_setting *t)
+{
+    return t->drafting.method == DRAFT_DFLASH || t->drafting.method == DRAFT_DEDIT ||
+           t->drafting.method == DRAFT_DDTREE;
+}
+
+static int predict(struct eval *e, struct engine *en, unsigned j, struct error *err)
+{
+    struct eval_setting *t = &e->settings[j];
+    const struct eval_result *s = &e->suites[0].results[j];
+    double one = 0, pass = 0, verify = 0, inject = 0;
+    uint32_t block, rows;
+    if (!has_model(t) || !s->rounds)
+        return 0;
+    double tau = (double)s->committed / (double)s->rounds;
+    double passes = (double)s->passes / (double)s->rounds;
+    rows_of(t, en, &block, &rows);
+    int r = seconds(e, en, ENGINE_CALL_TARGET, 1, &one, err);
+    if (r == 0)
+        r = seconds(e, en, ENGINE_CALL_DRAFTER, block, &pass, err);
+    if (r == 0)
+        r = seconds(e, en, ENGINE_CALL_TARGET, rows, &verify, err);
+    if (r == 0)
+        r = seconds(e, en, ENGINE_CALL_INJECT, (uint32_t)(tau + 0.5), &inject, err);
+    if (r < 0)
+        return error_prefix(err, r, "%s", t->name);
+    double round = inject + passes * pass + verify;
+    t->predicted = tau * one / round;
+    t->kernels = (double)s->rounds * round;
+    return 0;
+}
+
+int eval_predict(struct eval *e, struct engine *en, struct error *err)
+{
+    int r = 0;
+    for (unsigned j = 0; j < e->n_settings && r == 0; j++)
+        r = predict(e, en, j, err);
+    return r;
+}
+
+void eval_predictions(const struct eval *e, FILE *f)
+{
+    const struct eval_suite *s = &e->suites[0];
+    fprintf(f, "\n%-24s %9s %9s %9s %11s %12s\n", "cost model", "tau", "measured", "predicted",
+            "difference", "round/parts");
+    for (unsigned j = 0; j < e->n_settings; j++) {
+        const struct eval_setting *t = &e->settings[j];
+        const struct eval_result *r = &s->results[j];
+        double got = eval_speedup(s, e, j);
+        if (t->predicted > 0)
+            fprintf(f, "%-24.24s %9.2f %9.2f %9.2f %10.1f%% %12.3f\n", t->name,
+                    (double)r->committed / (double)r->rounds, got, t->predicted,
+                    (got / t->predicted - 1) * 100, r->round_s / t->kernels);
+    }
+}
