@@ -69,12 +69,22 @@ train_dedit_train_SOURCES = \
 	%D%/compose.c \
 	%D%/compose.h \
 	%D%/compose_progress.c \
+	%D%/csv.c \
+	%D%/csv.h \
 	%D%/eval.c \
 	%D%/eval.h \
 	%D%/eval_report.c \
 	%D%/export_command.c \
 	%D%/fit_command.c \
+	%D%/inspect.c \
+	%D%/inspect.h \
+	%D%/inspect_data.c \
+	%D%/inspect_drafter.c \
 	%D%/main.c \
+	%D%/plot.c \
+	%D%/plot.h \
+	%D%/plot_svg.c \
+	%D%/plot_text.c \
 	%D%/regen.c \
 	%D%/synth.c
 train_dedit_train_LDADD = $(train_libs) -lm

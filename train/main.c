@@ -16,6 +16,8 @@ static const struct train_command *const commands[] = {
     &train_widen_command,
     &train_eval,
     &train_export_command,
+    &train_inspect,
+    &train_plot,
 };
 
 static void usage(FILE *f)
