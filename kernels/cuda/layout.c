@@ -76,7 +76,7 @@ size_t dcu_act_bytes(unsigned forms, uint32_t max_rows, uint32_t max_k)
     for (unsigned f = DCU_FORM_F32; f <= DCU_FORM_F16; f *= 2)
         if (forms & f)
             bytes += dcu_up(dcu_form_bytes(f, max_rows, max_k), DCU_ACT_ALIGN);
-    return bytes;
+    return bytes + dcu_split_bytes(forms, max_k);
 }
 
 size_t dcu_attention_part_floats(uint32_t n_rows, uint32_t n_heads, uint32_t head_dim,

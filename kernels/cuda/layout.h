@@ -14,10 +14,15 @@
 #define DCU_QRECORD   896u /* its bytes: 3 planes of 256, four scales of 32 */
 #define DCU_MMA_ROWS  4u   /* rows of a tile of the BF16 and F16 forms: hi and lo make 8 columns */
 #define DCU_MMA_K     16u
-#define DCU_MMA_TILE  256u /* bytes of 4 rows by 16 inputs */
-#define DCU_MMA_WTILE 512u /* bytes of 16 outputs by 16 inputs */
-#define DCU_MMA_SPLIT 16u  /* partial sums of a product */
-#define DCU_ACT_ALIGN 256u
+#define DCU_MMA_TILE  256u  /* bytes of 4 rows by 16 inputs */
+#define DCU_MMA_WTILE 512u  /* bytes of 16 outputs by 16 inputs */
+#define DCU_MMA_SPLIT 16u   /* partial sums of a product */
+#define DCU_MMA_GROUP 1024u /* inputs whose sum is formed before groups are added */
+/* Products of many rows are cut by groups where there are no more blocks of results than this; each leaves
+ * DCU_SPLIT_SUMS floats a group. */
+#define DCU_SPLIT_PLACES 160u
+#define DCU_SPLIT_SUMS   4096u
+#define DCU_ACT_ALIGN    256u
 
 DK_FN size_t dcu_up(size_t x, size_t unit)
 {
@@ -42,6 +47,16 @@ DK_FN size_t dcu_form_bytes(unsigned form, uint32_t rows, uint32_t k)
     default:
         return 0;
     }
+}
+
+/* Behind the areas of the MMA forms: blocks that arrived, and sums of groups. */
+DK_FN size_t dcu_split_bytes(unsigned forms, uint32_t k)
+{
+    const size_t groups = ((size_t)k + DCU_MMA_GROUP - 1) / DCU_MMA_GROUP;
+    if (!(forms & (DCU_FORM_BF16 | DCU_FORM_F16)) || groups < 2)
+        return 0;
+    return dcu_up(DCU_SPLIT_PLACES * 4, DCU_ACT_ALIGN) +
+           groups * DCU_SPLIT_PLACES * DCU_SPLIT_SUMS * 4;
 }
 
 /* Offset of a form's area. */

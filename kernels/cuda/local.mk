@@ -9,6 +9,7 @@ cuda_sources = \
 	%D%/matmul_float.cu \
 	%D%/matmul_mma.cu \
 	%D%/matmul_quant.cu \
+	%D%/matmul_wide.cu \
 	%D%/prepare.cu \
 	%D%/rope.cu \
 	%D%/rows.cu \

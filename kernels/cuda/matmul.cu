@@ -21,7 +21,12 @@ static int launch(dcu_stream s, const struct dcu_weight *w, dcu_mm_group *g,
     }
     g->x = mem + dcu_form_at(a, w->type == DK_F16 ? DCU_FORM_F16 : DCU_FORM_BF16);
     g->scales = w->type == DK_F16 ? (const float *)(mem + dcu_f16_scales_at(a)) : nullptr;
-    return dcu_matmul_mma(s, w->type, *g);
+    if (g->rows <= 8)
+        return dcu_matmul_mma(s, w->type, *g);
+    unsigned char *split = (unsigned char *)a->mem + dcu_form_at(a, DCU_FORM_F16 * 2);
+    return dcu_matmul_wide(s, w->type, *g,
+                           (float *)(split + dcu_up(DCU_SPLIT_PLACES * 4, DCU_ACT_ALIGN)),
+                           (uint32_t *)split);
 }
 
 extern "C" int dcu_matmul(dcu_stream s, const struct dcu_mm *mm, unsigned n_mm,

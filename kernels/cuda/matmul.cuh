@@ -52,4 +52,7 @@ DCU_FN void dcu_mm_store(const dcu_mm_panel &p, uint32_t row, uint32_t rows, uin
 
 int dcu_matmul_panels(dcu_stream s, enum dk_type t, const dcu_mm_group &g);
 int dcu_matmul_mma(dcu_stream s, enum dk_type t, const dcu_mm_group &g);
+/* More than eight rows; sums: groups * DCU_SPLIT_PLACES * DCU_SPLIT_SUMS, arrived: zeros. */
+int dcu_matmul_wide(dcu_stream s, enum dk_type t, const dcu_mm_group &g, float *sums,
+                    uint32_t *arrived);
 int dcu_matmul_quant(dcu_stream s, enum dk_type t, const dcu_mm_group &g);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Products with BF16 and F16 weights on the tensor cores, at every row count by the same instruction.
+ * Products with BF16 and F16 weights on the tensor cores, at every row count by the same instruction and in
+ * the same order: here up to eight rows, more of them in matmul_wide.cu.
  *
  *   x = hi + lo (16 or 22 bits: see layout.h), columns 2j and 2j + 1 of an m16n8k16 tile are hi and lo
  *   of row j, so that four rows fill it and one row costs no more.
@@ -13,8 +14,8 @@
  * 16 bytes a lane in flight; partial sums meet in shared memory.
  *
  * Qwen3-4B BF16, 8.04 GB of weights: 1.68 ms at 4.8 TB/s, 2.40 ms at 3.35 for up to 8 rows; activations are
- * read again by each panel, through L1 and L2: 0.5 (4 rows) to 4 (32 rows) bytes a byte of weights.  FLOPs
- * are 2 * 2 * 4.02 G * rows: 0.51 T for 32 rows, 0.8 ms at 0.6 of the dense peak.
+ * read again by each panel, through L1 and L2: 1/8 (one row) to 1 (8 rows) of the weights' bytes.  FLOPs are
+ * 2 * 2 * 4.02 G * rows, of a tile of four rows at least: 64 G, 0.11 ms at 0.6 of the dense peak.
  */
 #include "kernels/cuda/matmul.cuh"
 
@@ -29,10 +30,11 @@ template <int T> DCU_FN void mma(float c[4], const uint32_t a[4], const uint32_t
         dcu_mma_bf16(c, a, b);
 }
 
-/* Tiles [t0, t1) of a panel into c. w, x: this lane's bytes of tile 0; x_rows: bytes between row tiles. */
+/* Tiles [t0, t1) of a panel into c. w, x: this lane's bytes of tile 0; x_rows: bytes between row tiles;
+ * live: this lane's column belongs to a row that is there (the others are not read). */
 template <int T, int NT>
 DCU_FN void segment(float c[NT][4], const unsigned char *w, const unsigned char *x, size_t x_rows,
-                    uint32_t t0, uint32_t t1)
+                    uint32_t t0, uint32_t t1, bool live)
 {
     constexpr uint32_t AHEAD = 8;
     for (uint32_t t = t0; t < t1; t += AHEAD) {
@@ -48,7 +50,9 @@ DCU_FN void segment(float c[NT][4], const unsigned char *w, const unsigned char 
             const uint32_t af[4] = {a[i].x, a[i].y, a[i].z, a[i].w};
 #pragma unroll
             for (int j = 0; j < NT; j++) {
-                const uint2 v = *(const uint2 *)(x + j * x_rows + (size_t)(t + i) * DCU_MMA_TILE);
+                uint2 v = {0, 0};
+                if (live)
+                    v = *(const uint2 *)(x + j * x_rows + (size_t)(t + i) * DCU_MMA_TILE);
                 const uint32_t b[2] = {v.x, v.y};
                 mma<T>(c[j], af, b);
             }
@@ -80,10 +84,10 @@ __global__ void __launch_bounds__(32 * WARPS)
             float c[NT][4] = {};
             const uint32_t t0 = s * SEGMENT, t1 = dcu_min(t0 + SEGMENT, ktiles);
             if (have == NT)
-                segment<T, NT>(c, w, x, x_rows, t0, t1);
+                segment<T, NT>(c, w, x, x_rows, t0, t1, NT > 1 || lane / 8 < g.rows);
             else
                 for (uint32_t j = 0; j < have; j++)
-                    segment<T, 1>(&c[j], w, x + j * x_rows, x_rows, t0, t1);
+                    segment<T, 1>(&c[j], w, x + j * x_rows, x_rows, t0, t1, true);
 #pragma unroll
             for (int j = 0; j < NT; j++) {
                 float *out = part + warp * RESULTS + (j * 4 + lane % 4) * 16 + lane / 4;
@@ -124,13 +128,7 @@ template <int T, int NT, int WARPS> static int launch(dcu_stream s, const dcu_mm
 
 template <int T> static int by_rows(dcu_stream s, const dcu_mm_group &g)
 {
-    if (g.rows <= 4)
-        return launch<T, 1, 16>(s, g);
-    if (g.rows <= 8)
-        return launch<T, 2, 16>(s, g);
-    if (g.rows <= 16)
-        return launch<T, 4, 8>(s, g);
-    return launch<T, 8, 8>(s, g);
+    return g.rows <= 4 ? launch<T, 1, 16>(s, g) : launch<T, 2, 16>(s, g);
 }
 
 int dcu_matmul_mma(dcu_stream s, enum dk_type t, const dcu_mm_group &g)

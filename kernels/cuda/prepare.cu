@@ -112,6 +112,13 @@ __global__ void __launch_bounds__(256) dcu_prepare_kernel(dcu_prep p, uint32_t p
         for (uint32_t i = threadIdx.x; i < p.k; i += THREADS)
             xr[i] += a[i];
     }
+    /* No block of the products to come has arrived (matmul_wide.cu). */
+    if (row == 0 && blockIdx.y == 0 && dcu_split_bytes(p.act.forms, p.act.max_k) &&
+        p.forms & (DCU_FORM_BF16 | DCU_FORM_F16)) {
+        uint32_t *arrived = (uint32_t *)(mem + dcu_form_at(&p.act, DCU_FORM_F16 * 2));
+        if (threadIdx.x < DCU_SPLIT_PLACES)
+            arrived[threadIdx.x] = 0;
+    }
     __syncthreads();
     if (SRC == DCU_SRC_RMSNORM && there) {
         float ss = dcu_sum_squares(stage, lane, p.k, [=](uint32_t i) { return xr[i]; });

@@ -206,6 +206,28 @@ static void check_mma(enum dk_type t, uint32_t n, uint32_t k)
     free(got);
 }
 
+/* So many rows that a block takes all groups of inputs: the bits of 64 rows, again and again. */
+START_TEST(tensor_cores_prefill)
+{
+    struct rng r = {8};
+    const uint32_t n = 19, k = 1040, rows = 5200;
+    struct test_weight w;
+    float *x = floats_new(&r, (size_t)rows * k, 1), *y = malloc((size_t)rows * n * 4);
+    float *want = malloc((size_t)64 * n * 4);
+    for (uint32_t i = 64; i < rows; i++)
+        memcpy(x + (size_t)i * k, x + (size_t)(i % 64) * k, k * 4);
+    weight_new(&w, &r, DK_BF16, DCU_LAYOUT_MMA, n, k);
+    product(&w, x, 64, NULL, want);
+    product(&w, x, rows, NULL, y);
+    for (uint32_t i = 0; i < rows; i++)
+        same_floats("prefill", y + (size_t)i * n, want + (size_t)(i % 64) * n, n);
+    weight_done(&w);
+    free(x);
+    free(y);
+    free(want);
+}
+END_TEST
+
 START_TEST(tensor_cores)
 {
     enum dk_type t = _i % 2 ? DK_F16 : DK_BF16;
@@ -226,5 +248,6 @@ int main(void)
     tcase_add_test(c, bad_inputs_show);
     tcase_add_test(c, groups_and_addition);
     tcase_add_loop_test(c, tensor_cores, 0, 4);
+    tcase_add_test(c, tensor_cores_prefill);
     return test_main(s);
 }
