@@ -36,20 +36,41 @@ int train_state_alloc(struct train_state *s, bool average, struct error *err)
 
 /* ---- writing ---------------------------------------------------------------------------------------- */
 
+json_t *train_taps_json(const struct train_shape *s)
+{
+    json_t *a = json_array();
+    for (uint32_t i = 0; a && i < s->n_taps; i++)
+        if (json_array_append_new(a, json_integer(s->tap_layers[i])) < 0) {
+            json_decref(a);
+            a = NULL;
+        }
+    return a;
+}
+
 static json_t *shape_json(const struct train_shape *s)
 {
-    json_t *taps = json_array(), *o;
-    for (uint32_t i = 0; taps && i < s->n_taps; i++)
-        json_array_append_new(taps, json_integer(s->tap_layers[i]));
-    o = json_pack("{sI sI sI sI sI sI so sI sI sI sI sI sI sI sf sf}", "layers",
+    return json_pack("{sI sI sI sI sI sI so sI sI sI sI sI sI sI sf sf}", "layers",
                   (json_int_t)s->layers, "hidden", (json_int_t)s->hidden, "ffn", (json_int_t)s->ffn,
                   "heads", (json_int_t)s->heads, "kv_heads", (json_int_t)s->kv_heads, "head_dim",
-                  (json_int_t)s->head_dim, "taps", taps, "target_hidden",
+                  (json_int_t)s->head_dim, "taps", train_taps_json(s), "target_hidden",
                   (json_int_t)s->target_hidden, "target_layers", (json_int_t)s->target_layers,
                   "window", (json_int_t)s->window, "mask_token", (json_int_t)s->mask_token, "vocab",
                   (json_int_t)s->vocab, "draft_vocab", (json_int_t)s->draft_vocab, "max_position",
                   (json_int_t)s->max_position, "eps", (double)s->eps, "rope_theta", s->rope_theta);
-    return o;
+}
+
+/* The library's writer leaves out values when its memory runs out at the wrong place: read back. */
+char *train_json_text(json_t *take, size_t flags)
+{
+    char *text = take ? json_dumps(take, flags) : NULL;
+    json_t *again = text ? json_loads(text, 0, NULL) : NULL;
+    if (!again || !json_equal(again, take)) {
+        mem_free(text);
+        text = NULL;
+    }
+    json_decref(again);
+    json_decref(take);
+    return text;
 }
 
 static char *meta_text(const struct train_state *s)
@@ -57,9 +78,7 @@ static char *meta_text(const struct train_state *s)
     json_t *o = json_pack("{sI sI sI ss so sO}", "dedit_checkpoint", (json_int_t)1, "step",
                           (json_int_t)s->step, "updates", (json_int_t)s->updates, "target",
                           s->target, "shape", shape_json(&s->shape), "recipe", s->recipe);
-    char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
-    json_decref(o);
-    return text;
+    return train_json_text(o, JSON_COMPACT);
 }
 
 struct kinds {

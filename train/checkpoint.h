@@ -34,6 +34,11 @@ int checkpoint_read(const char *path, struct train_state *ret, struct error *err
 int checkpoint_parse(const void *data, size_t size, const char *name, struct train_state *ret,
                      struct error *err);
 
+/* The tap layers as an array; NULL when memory ran out. */
+json_t *train_taps_json(const struct train_shape *s);
+/* The text of a value, which is taken (NULL too); NULL when memory ran out. */
+char *train_json_text(json_t *take, size_t flags);
+
 /* Folder: "step-000001234.safetensors".  The newest one that reads; those that do not are passed over
  * and named through `skipped`.  NOT_FOUND when there is none. */
 int checkpoint_newest(const char *folder, struct train_state *ret, char **ret_path,

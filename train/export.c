@@ -44,19 +44,14 @@ static int32_t *offsets(const struct train_state *s)
 
 /* ---- Hugging Face folder --------------------------------------------------------------------------------- */
 
-static json_t *taps_json(const struct train_shape *s)
-{
-    json_t *a = json_array();
-    for (uint32_t i = 0; a && i < s->n_taps; i++)
-        json_array_append_new(a, json_integer(s->tap_layers[i]));
-    return a;
-}
-
 static json_t *layer_types(const struct train_shape *s)
 {
     json_t *a = json_array();
     for (uint32_t i = 0; a && i < s->layers; i++)
-        json_array_append_new(a, json_string("full_attention"));
+        if (json_array_append_new(a, json_string("full_attention")) < 0) {
+            json_decref(a);
+            a = NULL;
+        }
     return a;
 }
 
@@ -81,7 +76,7 @@ static json_t *config_json(const struct train_state *st, const struct model_conf
         "{s[s] s{ss} ss sI s{sI so} sI sI sI sI sI sI sI sf sf sn sI sb sf so sb sn sI sb ss ss}",
         "architectures", "DFlashDraftModel", "auto_map", "AutoModel", "dflash.DFlashDraftModel",
         "model_type", "qwen3", "block_size", (json_int_t)s->window, "dflash_config",
-        "mask_token_id", (json_int_t)s->mask_token, "target_layer_ids", taps_json(s),
+        "mask_token_id", (json_int_t)s->mask_token, "target_layer_ids", train_taps_json(s),
         "num_target_layers", (json_int_t)s->target_layers, "num_hidden_layers",
         (json_int_t)s->layers, "hidden_size", (json_int_t)s->hidden, "intermediate_size",
         (json_int_t)s->ffn, "num_attention_heads", (json_int_t)s->heads, "num_key_value_heads",
@@ -93,28 +88,29 @@ static json_t *config_json(const struct train_state *st, const struct model_conf
         dtype, "hidden_act", "silu");
     json_t *d = json_pack("{sI sI sI so sI ss sO}", "W", (json_int_t)s->window, "mask",
                           (json_int_t)s->mask_token, "step", (json_int_t)st->step, "taps",
-                          taps_json(s), "layers", (json_int_t)s->layers, "target", st->target,
+                          train_taps_json(s), "layers", (json_int_t)s->layers, "target", st->target,
                           "recipe", st->recipe);
-    if (s->draft_vocab != s->vocab && o)
-        json_object_set_new(o, "draft_vocab_size", json_integer(s->draft_vocab));
-    if (o && c->has_bos)
-        json_object_set_new(o, "bos_token_id", json_integer(c->bos_id));
-    if (o && c->n_eos_ids)
-        json_object_set_new(o, "eos_token_id", json_integer(c->eos_ids[0]));
-    if (!o || !d || json_object_set_new(o, "dedit_config", d) < 0) {
-        json_decref(o);
-        return NULL;
-    }
-    return o;
+    int r = o && d ? 0 : -1;
+    if (r == 0 && s->draft_vocab != s->vocab)
+        r = json_object_set_new(o, "draft_vocab_size", json_integer(s->draft_vocab));
+    if (r == 0 && c->has_bos)
+        r = json_object_set_new(o, "bos_token_id", json_integer(c->bos_id));
+    if (r == 0 && c->n_eos_ids)
+        r = json_object_set_new(o, "eos_token_id", json_integer(c->eos_ids[0]));
+    if (r == 0)
+        r = json_object_set(o, "dedit_config", d);
+    json_decref(d);
+    if (r == 0)
+        return o;
+    json_decref(o);
+    return NULL;
 }
 
 static int write_config(const struct train_state *s, const struct model_config *c,
                         const char *folder, const char *dtype, struct error *err)
 {
     _cleanup_strbuf_ struct strbuf path = {0};
-    json_t *o = config_json(s, c, dtype);
-    _cleanup_free_ char *text = o ? json_dumps(o, JSON_INDENT(2)) : NULL;
-    json_decref(o);
+    _cleanup_free_ char *text = train_json_text(config_json(s, c, dtype), JSON_INDENT(2));
     if (!text || strbuf_addf(&path, "%s/config.json", folder) < 0)
         return ERR_NOMEM(err);
     return file_write_atomic(path.s, text, strlen(text), err);
