@@ -309,6 +309,7 @@ script_tests = \
 	%D%/integration/step.sh \
 	%D%/integration/terminal.sh \
 	%D%/integration/trace.sh \
+	%D%/integration/train.sh \
 	%D%/integration/verdict.sh
 # The units as they are shipped: a sanitizer's run-time library needs what they forbid.
 if !SANITIZED

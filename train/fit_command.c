@@ -130,7 +130,8 @@ static const struct option_def widen_opts[] = {
 };
 static const struct option_def step_opts[] = {
     {OPT_BATCH, "batch", "N", "conversations of a step (default: 8)"},
-    {OPT_MAX_LEN, "max-len", "N", "tokens of one that are used (default: 1024)"},
+    {OPT_MAX_LEN, "max-len", "N",
+     "tokens of one that are used, at most the model's\npositions (default: 1024)"},
     {OPT_NORM_LR, "norm-lr", "X", "of norm gains (default: 5 times lr)"},
     {OPT_BETA1, "beta1", "X", "(default: 0.9)"},
     {OPT_BETA2, "beta2", "X", "(default: 0.95)"},

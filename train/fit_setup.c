@@ -359,6 +359,8 @@ static int open_run(struct fit *f, struct error *err)
     int r = resolve(f, err);
     if (r == 0)
         r = model_file_open(f->o.target, &f->target, err);
+    if (r == 0 && f->o.max_len > model_file_config(f->target)->max_position)
+        f->o.max_len = model_file_config(f->target)->max_position;
     if (r == 0)
         r = load_data(f, model_file_config(f->target)->vocab_size, err);
     if (r < 0)

@@ -15,6 +15,8 @@
 
 #define MAX_SHARDS 100000u
 #define BUFFER     ((size_t)256 << 10)
+/* Numbers of recipes have few digits. */
+#define DUMP       (JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(10))
 #define PATH_BYTES 4200u
 
 struct shards {
@@ -94,7 +96,7 @@ static int add_header(struct shards *s, struct error *err)
     json_auto_t *o = json_pack("{s:i, s:i}", "dedit_data", DATA_FORMAT, "shard", (int)s->shard);
     if (!o || json_object_update(o, s->o.header) < 0)
         return ERR_NOMEM(err);
-    _cleanup_free_ char *text = json_dumps(o, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    _cleanup_free_ char *text = json_dumps(o, DUMP);
     size_t was = s->buffer.len;
     if (!text || strbuf_adds(&s->buffer, text) < 0 || strbuf_addc(&s->buffer, '\n') < 0)
         return ERR_NOMEM(err);
@@ -150,8 +152,8 @@ static int same_members(json_t *want, const json_t *is, const char *path, struct
             if (r < 0)
                 return r;
         }
-        _cleanup_free_ char *a = v ? json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
-        _cleanup_free_ char *b = json_dumps(w, JSON_COMPACT | JSON_ENCODE_ANY);
+        _cleanup_free_ char *a = v ? json_dumps(v, DUMP | JSON_ENCODE_ANY) : NULL;
+        _cleanup_free_ char *b = json_dumps(w, DUMP | JSON_ENCODE_ANY);
         return ERR(err, MISMATCH,
                    "%s: written with other options: \"%s\" is %.100s there, %.100s now; take "
                    "another folder",

@@ -1,0 +1,187 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# dedit-train: options = --help = manual; interruptions; and every command of docs/training.md on a tiny model, from
+# nothing to a drafter that a daemon serves.
+# shellcheck source=tests/integration/lib.sh
+. "${top_srcdir:-.}/tests/integration/lib.sh"
+build=$(cd "${top_builddir:-.}" && pwd)
+top=$(cd "$top" && pwd)
+train=$build/train/dedit-train
+manual=$top/man/dedit-train.1
+pid=
+trap '[ -z "$pid" ] || kill $pid 2> /dev/null; rm -rf "$scratch"' EXIT
+
+# A tiny model that has a chat format.
+model=$scratch/tiny
+cp -r "$top/tests/golden/models/a_llama_tied" "$model" && chmod -R u+w "$model"
+cat > "$model/tokenizer_config.json" <<'J'
+{"chat_template": "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"}
+J
+
+# ---- options
+commands='synth regen fit widen eval export inspect plot'
+helped() { "$train" "$1" --help | sed -n 's/^  --\([a-z0-9-]*\).*/\1/p' | grep -v '^help$' | sort -u; }
+section() {
+    awk -v s="$1" '/^\.S[sh] / { in_it = $0 == ".Ss " s } in_it && /^\.It Fl -/ { sub(/^-/, "", $3); print $3 }' "$manual"
+}
+same_options() {
+    helped "$1" > "$scratch/help"
+    {
+        section "$1"
+        case $1 in
+            synth | regen) section 'Options of synth and regen'; section 'Options of synth, regen and eval' ;;
+            fit | widen) section 'Options of fit and widen' ;;
+            eval) section 'Options of synth, regen and eval' ;;
+        esac
+    } | sort -u > "$scratch/man"
+    [ -s "$scratch/help" ] && diff "$scratch/help" "$scratch/man"
+}
+defaults() {
+    "$train" "$1" --help | awk '/^  --[a-z-]* [A-Z]/ { if (o != "" && !d) print o; o = $1; d = 0 } /default/ { d = 1 } END { if (o != "" && !d) print o }' > "$scratch/none"
+    [ ! -s "$scratch/none" ] || { cat "$scratch/none"; return 1; }
+}
+taken() {
+    helped "$1" | while read -r option; do
+        "$train" "$1" "--$option=" < /dev/null > "$scratch/o" 2>&1
+        if grep -q 'is unknown' "$scratch/o"; then echo "$option"; fi
+    done > "$scratch/refused"
+    [ ! -s "$scratch/refused" ] || { cat "$scratch/refused"; return 1; }
+}
+for c in $commands; do
+    ok "$c: options in --help and in the manual" same_options "$c"
+    ok "$c: options say their defaults" defaults "$c"
+    ok "$c: options of --help are taken" taken "$c"
+done
+# usage NAME "ARGUMENTS" WORDS: status 2, one line with these words.
+usage() {
+    # shellcheck disable=SC2086 # words
+    status 2 "$train" $1 || return 1
+    cat "$scratch/out" "$scratch/err"
+    [ ! -s "$scratch/out" ] && [ "$(wc -l < "$scratch/err")" -eq 1 ] && grep -q -e "$2" "$scratch/err"
+}
+ok 'no command: usage' status 2 "$train"
+ok 'a command nearly right' usage 'sinth' 'did you mean synth'
+ok 'an option nearly right' usage 'synth --tokns 3' 'did you mean --tokens'
+ok 'synth needs a folder' usage synth '--output FOLDER'
+ok 'synth: a share without its file' usage 'synth --output x --share opening=1' 'openings FILE is needed'
+ok 'synth: a kind that is none' usage 'synth --share poem=3' 'poem=3'
+ok 'synth: temperatures' usage 'synth --temperatures 0:0' 'all shares are 0'
+ok 'regen needs prompts' usage 'regen --output x' 'a file of prompts'
+ok 'fit needs data' usage 'fit --output x' 'files of data'
+ok 'widen needs a start' usage 'widen --output x y' '--from'
+ok 'eval needs a drafter' usage 'eval x' '--drafter'
+ok 'export needs a checkpoint' usage 'export --output x' 'one checkpoint'
+ok 'export: q8_0 is for GGUF' usage 'export --output x --type q8_0 y' 'GGUF'
+ok '--version' sh -c "'$train' --version | grep -q '^dedit-train [0-9]'"
+
+# ---- the same data whatever the interruptions
+cd "$scratch" || exit 1
+options="--model $model --threads 1 --answer-tokens 16,40 --user-tokens 12 --shard-size 8K --sync 0"
+synth() {
+    out=$1
+    shift
+    # shellcheck disable=SC2086 # words
+    "$train" synth $options --output "$out" "$@"
+}
+whole() { synth whole --tokens 6000 --sequences 8 --quiet && [ "$(find whole -name '*.jsonl' | wc -l)" -gt 3 ]; }
+ok 'synth writes shards' whole
+pieces() {
+    # Stopped by the number of tokens, by a signal, and by a torn line.
+    synth pieces --tokens 700 --sequences 3 --quiet || return 1
+    # shellcheck disable=SC2086 # words
+    (exec "$train" synth $options --output pieces --tokens 6000 --sequences 5) 2> log & k=$!
+    while [ "$(cat pieces/*.jsonl | wc -l)" -lt 40 ] && kill -0 $k 2> /dev/null; do sleep 0.02; done
+    kill -TERM $k
+    wait $k
+    s=$?
+    [ $s -eq 130 ] || [ $s -eq 0 ] || { echo "status $s"; cat log; return 1; }
+    last=$(find pieces -name '*.jsonl' | sort | tail -n 1)
+    size=$(wc -c < "$last")
+    [ "$size" -lt 40 ] || truncate -s $((size - 33)) "$last"
+    synth pieces --tokens 6000 2> log || { cat log; return 1; }
+    grep -q 'going on behind' log && diff -r whole pieces
+}
+ok 'synth: interrupted three times, the same bytes' pieces
+other() { status 1 "$train" synth --model "$model" --output whole --tokens 6000 --second-turn 0.5 --answer-tokens 16,40 --user-tokens 12 && grep -q '"second_turn" is 0.15.* there, 0.5 now' "$scratch/err"; }
+ok 'synth: another recipe is refused and named' other
+busy() {
+    flock whole "$train" synth --model "$model" --output whole 2> log && return 1
+    grep -q 'another process' log
+}
+ok 'synth: one process at a time' busy
+full() {
+    # No space: what is there stays, and the run can go on elsewhere.
+    status 1 "$train" synth --model "$model" --output /proc/nothing --tokens 10 && grep -q 'cannot create' "$scratch/err"
+}
+ok 'synth: a folder that cannot be' full
+openings() {
+    printf '# own\nOnce upon a\n\n  In the beginning  \n' > openings
+    synth own-data --tokens 300 --openings openings --share empty=0 --share math=0 --share code=0 --share chat=0 --share topic=0 --quiet || return 1
+    [ "$(grep -c '"kind": "opening"' own-data/synth-00000.jsonl)" -eq "$(($(wc -l < own-data/synth-00000.jsonl) - 1))" ] &&
+        grep -q '"content":"Once upon a' own-data/synth-00000.jsonl && grep -q '"content":"In the beginning' own-data/synth-00000.jsonl
+}
+ok 'synth: openings of a file' openings
+rm -rf whole pieces own-data
+
+# ---- docs/training.md
+cat > prompts.jsonl <<'J'
+{"prompt": "Write a haiku about rain."}
+{"turns": ["What is a monad?", "And in plain words?"]}
+{"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "Why is the sky blue?"}]}]}
+J
+# What the page's commands take hours for is made small; nothing else is changed.
+small() {
+    sed -e 's/--tokens 5000000/--tokens 4000 --answer-tokens 16,40/' -e 's/^dedit-train regen/& --answer-tokens 24 --samples 4 --temperature 1/' \
+        -e 's/--steps 5000/--steps 30 --p1-only 10 --batch 4 --anchors 8/' -e 's/--draft-vocab 8192/--draft-vocab 128/' \
+        -e 's/^dedit-train widen/& --steps 10 --batch 4/' -e 's/^dedit-train eval/& --max-tokens 24/' \
+        -e 's/^dedit-bench eval/& --max-tokens 16/' -e 's/^dedit-client generate/& --max-tokens 16/'
+}
+mkdir bin
+for p in train/dedit-train bench/dedit-bench client/dedit-client daemon/dedit-d; do ln -s "$build/$p" "bin/${p##*/}"; done
+PATH=$scratch/bin:$PATH
+MODEL=$model
+export PATH MODEL
+awk '/^```sh/ { p = 1; next } /^```/ { p = 0 } p' "$top/docs/training.md" > commands
+ok 'docs/training.md has its commands' test "$(wc -l < commands)" -ge 11
+run() { sh -c "$(echo "$1" | small)" < /dev/null; }
+serve() {
+    mkdir -p served && cp -r "$model" served/mine && cp drafter.gguf served/drafter.gguf || return 1
+    awk '/^```ini/ { p = 1; next } /^```/ { p = 0 } p' "$top/docs/training.md" | sed -e "s|/srv/models/mine.gguf|$scratch/served/mine|" \
+        -e "s|/srv/models/|$scratch/served/|" > served/conf
+    export DEDIT_SOCKET="$scratch/s"
+    dedit-d --socket "$scratch/s" --config served/conf --threads 1 2> served/log &
+    pid=$!
+    tries=0
+    until dedit-client ping > /dev/null 2>&1; do
+        tries=$((tries + 1))
+        if [ $tries -ge 400 ] || ! kill -0 $pid 2> /dev/null; then cat served/log; return 1; fi
+        sleep 0.05
+    done
+}
+while read -r command <&3; do
+    case $command in dedit-client*) ok 'docs/training.md: a daemon with the drafter' serve ;; esac
+    ok "docs/training.md: $command" run "$command"
+done 3< commands
+ok 'the daemon names the drafter' sh -c 'dedit-client models | grep -q drafter'
+forms() { [ -s run.svg ] && [ -s drafter.gguf ] && [ -s run/metrics.csv ] && ls run/step-*.safetensors wide/step-*.safetensors; }
+ok 'what they were to make is there' forms
+folder() {
+    "$train" export --model "$model" --output drafter run && [ -s drafter/config.json ] && "$train" inspect --model "$model" drafter run > o &&
+        grep -q 'drafts from 128 of' o && grep -q 'checkpoint at step 30' o
+}
+ok 'export: a folder; inspect shows it' folder
+csv() {
+    "$train" eval --model "$model" --drafter drafter --max-tokens 24 --passes 1,2 --window 4,8 --csv e.csv prompts.jsonl > o &&
+        [ "$(wc -l < e.csv)" -eq 5 ] && grep -q '^prompts,8,2,0,bidirectional,3,' e.csv
+}
+ok 'eval: windows and passes in a CSV file' csv
+broken() {
+    printf '{"ids": [1, 2], "response_spans": []}\n' > bad.jsonl
+    status 1 "$train" fit --model "$model" --output bad --steps 3 bad.jsonl && grep -q 'bad.jsonl:1: nothing to train on' "$scratch/err" || return 1
+    printf '{"ids": [1, 99999], "response_spans": [[0, 1]]}\n' > bad.jsonl
+    status 1 "$train" fit --model "$model" --output bad --steps 3 bad.jsonl && grep -q 'bad.jsonl:1: "ids"\[1\] is 99999' "$scratch/err"
+}
+ok 'fit: data with nothing to train on, or of another model' broken
+ok 'plot: a file that is none' status 1 "$train" plot prompts.jsonl
+ok 'inspect: a path that is not there' status 1 "$train" inspect nowhere
+finish
