@@ -30,7 +30,7 @@ struct fit_options {
     uint32_t n_data;
     const char *out; /* folder of checkpoints and metrics.csv; made when absent */
     const char
-        *from;    /* checkpoint or folder to start from with a fresh schedule (widen); or NULL */
+        *from;    /* checkpoint, run or drafter to start from with a fresh schedule; or NULL */
     bool restart; /* do not resume from what `out` holds: refuse when it holds anything */
 
     /* Shape; 0: as the target's. */

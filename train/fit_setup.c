@@ -213,6 +213,14 @@ static int fresh(struct fit *f, struct error *err)
     return r;
 }
 
+static int from_drafter(struct fit *f, struct error *err)
+{
+    int r = state_from_drafter(f->o.from, f->target, &f->o, &f->state, err);
+    if (r == 0)
+        say(f, "starting from the drafter %s", f->o.from);
+    return r < 0 ? r : adopt(f, err);
+}
+
 /* Weights of another run, with a fresh schedule and moments. */
 static int from_other(struct fit *f, struct error *err)
 {
@@ -371,11 +379,13 @@ static int open_run(struct fit *f, struct error *err)
     f->recipe = recipe_of(&f->o, info.hash);
     if (!f->recipe)
         return ERR_NOMEM(err);
-    bool first = false;
+    bool first = false, drafter = false;
     r = resume(f, err);
     if (r == DEDIT_E_NOT_FOUND) {
-        first = !f->o.from;
-        r = f->o.from ? from_other(f, err) : fresh(f, err);
+        r = f->o.from ? drafter_is(f->o.from, &drafter, err) : 0;
+        first = !f->o.from || drafter;
+        if (r == 0)
+            r = drafter ? from_drafter(f, err) : f->o.from ? from_other(f, err) : fresh(f, err);
     }
     if (r < 0)
         return r;
@@ -386,6 +396,8 @@ static int open_run(struct fit *f, struct error *err)
         r = open_taps(f, err);
     if (r == 0 && first)
         r = measure_taps(f, err);
+    if (r == 0 && drafter)
+        state_unfold_taps(&f->state);
     if (r == 0)
         r = train_work_init(&f->w, &f->m, &f->par, f->o.batch, f->o.batch * f->o.max_len,
                             f->o.batch * f->o.anchors, f->o.max_len, err);

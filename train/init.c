@@ -42,8 +42,7 @@ static const struct {
 } roles[] = {{TR_ATTN_NORM, MT_ATTN_NORM}, {TR_Q, MT_Q}, {TR_K, MT_K}, {TR_V, MT_V}, {TR_O, MT_O},
              {TR_FFN_NORM, MT_FFN_NORM}, {TR_GATE, MT_GATE}, {TR_UP, MT_UP}, {TR_DOWN, MT_DOWN}};
 
-/* Rows of each head from pairs (2i, 2i + 1) to pairs (i, i + hd / 2). */
-static int halves(float *w, uint32_t heads, uint32_t hd, uint32_t cols, struct error *err)
+int train_halves(float *w, uint32_t heads, uint32_t hd, uint32_t cols, struct error *err)
 {
     _cleanup_free_ float *t = mem_array(hd, cols * sizeof(float));
     if (!t)
@@ -70,7 +69,7 @@ static int from_target(struct train_model *m, const struct model_file *target, u
         r = train_dequant(t, to, n, err);
         if (r == 0 && c->rope_pairing == DK_ROPE_INTERLEAVED &&
             (roles[i].to == TR_Q || roles[i].to == TR_K))
-            r = halves(to, roles[i].to == TR_Q ? c->n_heads : c->n_kv_heads, c->head_dim, c->hidden,
+            r = train_halves(to, roles[i].to == TR_Q ? c->n_heads : c->n_kv_heads, c->head_dim, c->hidden,
                        err);
     }
     const struct {

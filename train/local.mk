@@ -38,6 +38,7 @@ libdedit_train_a_SOURCES += \
 	%D%/fit_internal.h \
 	%D%/fit_setup.c \
 	%D%/forward.c \
+	%D%/from_drafter.c \
 	%D%/forward.h \
 	%D%/init.c \
 	%D%/loss.c \

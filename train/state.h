@@ -105,6 +105,9 @@ void train_embed(const struct train_model *m, uint32_t token, float *ret);
 /* A matrix or vector of the target as floats, [n] in all. */
 int train_dequant(const struct model_tensor *t, float *ret, size_t n, struct error *err);
 
+/* Rows of each head from pairs (2i, 2i + 1) to pairs (i, i + hd / 2): w is [heads * hd][cols]. */
+int train_halves(float *w, uint32_t heads, uint32_t hd, uint32_t cols, struct error *err);
+
 /* First values: the target's last layers where the shapes allow it and `from_target`, else normal
  * variates by `seed`; norms 1, the final one 0.25 of the target's. */
 int train_init(struct train_model *m, const struct model_file *target, bool from_target,
