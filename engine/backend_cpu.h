@@ -16,6 +16,8 @@
 #define CPU_SMALL_ROWS 4u
 /* Rows of one attention unit: long enough to share the K/V of a chunk, short enough to balance. */
 #define CPU_ATTN_TILE 16u
+/* One row's path is divided by blocks up to so many positions: one more barrier, but even parts. */
+#define CPU_BLOCKS_POSITIONS 1024u
 /* Memory for partial results of attention by chunks, at most; one row always fits. */
 #define CPU_PART_BYTES  (8u << 20)
 #define CPU_MAX_THREADS 64u
@@ -51,6 +53,7 @@ struct cpu_scratch {
     float *k, *v;       /* ld_kv */
     float *g, *u;       /* ld_f */
     float *part;        /* attention by chunks: [tile][chunks][rows][n_heads][DK_ATTN_PART] */
+    float *scores;      /* attention by blocks: [n_heads][CPU_BLOCKS_POSITIONS] */
     uint32_t part_rows; /* rows that it has room for, with paths as long as the context */
     float *cs;          /* RoPE: [max_rows][head_dim] cosines, then sines */
     size_t ld_x, ld_q, ld_kv, ld_f;
@@ -79,8 +82,8 @@ struct backend_model {
     const float *final_norm;
     struct dk_weight fc;      /* drafters */
     const float *hidden_norm; /* drafters */
-    float *inv_freq; /* head_dim / 2 */
-    float scale;     /* 1 / sqrt(head_dim) */
+    float *inv_freq;          /* head_dim / 2 */
+    float scale;              /* 1 / sqrt(head_dim) */
     bool amx_class;
 
     void *packed, *vectors, *kv, *scratch; /* the four regions */

@@ -66,6 +66,69 @@ void cpu_rotate_and_store(const struct fwd *f, const struct dk_par *par, const s
     }
 }
 
+/* ---- what is going to be read ------------------------------------------------------------------- */
+
+/* Hints for one row, whose K and V come from memory with little arithmetic to hide it behind. */
+static const char *kv_block(const struct dk_kv *kv, const void *base, uint32_t block, uint32_t head)
+{
+    size_t elems = (size_t)kv->head_dim * DK_KV_BLOCK;
+    return (const char *)base +
+           ((size_t)block * kv->n_kv_heads + head) * elems * dk_kv_elem_bytes(kv->type);
+}
+
+#define FETCH_BLOCKS 4u
+
+/* K of the position goes into a line of every dimension, which are fetched for writing. */
+void cpu_fetch_slot(const struct fwd *f, const struct dk_par *par, const struct cpu_layer *l)
+{
+    const struct dk_kv *kv = &l->kv;
+    if (f->b->n_rows != 1 || par->tid != 0)
+        return;
+    uint32_t block = f->b->rows[0].slot / DK_KV_BLOCK;
+    const char *k = kv_block(kv, kv->k, block, 0), *end = kv_block(kv, kv->k, block + 1, 0);
+    for (; k < end; k += 64)
+        __builtin_prefetch(k, 1, 2);
+}
+
+/* The first blocks of K that the thread scores, which are read side by side. */
+void cpu_fetch_path(const struct fwd *f, const struct dk_par *par, const struct cpu_rows *rows,
+                    const struct cpu_layer *l)
+{
+    const struct dk_kv *kv = &l->kv;
+    const struct dk_attn_row *path = rows->paths;
+    const char *k[FETCH_BLOCKS];
+    uint32_t n_blocks = (path->n_vis + DK_KV_BLOCK - 1) / DK_KV_BLOCK;
+    size_t a, b;
+    (void)f;
+    if (rows->plan != CPU_BY_BLOCKS)
+        return;
+    dk_split(par, (size_t)kv->n_kv_heads * n_blocks, 1, &a, &b);
+    if (b - a < FETCH_BLOCKS)
+        return;
+    for (size_t i = 0; i < FETCH_BLOCKS; i++)
+        k[i] =
+            kv_block(kv, kv->k, path->blocks[(a + i) % n_blocks], (uint32_t)((a + i) / n_blocks));
+    size_t bytes = (size_t)kv->head_dim * DK_KV_BLOCK * dk_kv_elem_bytes(kv->type);
+    for (size_t at = 0; at < bytes; at += 64)
+        for (uint32_t i = 0; i < FETCH_BLOCKS; i++)
+            __builtin_prefetch(k[i] + at, 0, 2);
+}
+
+/* The first blocks of V, dimensions from the lo-th sixteen of all KV heads to the hi-th. */
+static void fetch_v(const struct dk_kv *kv, const struct dk_attn_row *path, size_t lo, size_t hi)
+{
+    const uint32_t sixteens = (kv->head_dim + 15) / 16;
+    const size_t e = dk_kv_elem_bytes(kv->type), row = kv->head_dim * e;
+    const uint32_t n_blocks = (path->n_vis + DK_KV_BLOCK - 1) / DK_KV_BLOCK;
+    size_t first = lo % sixteens, n = hi - lo < sixteens - first ? hi - lo : sixteens - first;
+    for (uint32_t b = 0; b < FETCH_BLOCKS && b < n_blocks && n; b++) {
+        const char *v = kv_block(kv, kv->v, path->blocks[b], (uint32_t)(lo / sixteens));
+        for (uint32_t p = 0; p < DK_KV_BLOCK; p++)
+            for (size_t at = first * 16 * e; at < (first + n) * 16 * e; at += 64)
+                __builtin_prefetch(v + p * row + at, 0, 2);
+    }
+}
+
 /* ---- attention ------------------------------------------------------------------------------ */
 
 static void attend(const struct fwd *f, const struct dk_par *par, const struct cpu_rows *rows,
@@ -150,6 +213,46 @@ static void by_chunks(const struct fwd *f, const struct dk_par *par, const struc
     }
 }
 
+/* [*a, *b) of KV head h in this thread's part [lo, hi) of all heads' n items. */
+static void items_of(uint32_t h, uint32_t n, size_t lo, size_t hi, uint32_t *a, uint32_t *b)
+{
+    size_t start = (size_t)h * n, end = start + n;
+    lo = lo < start ? start : lo > end ? end : lo;
+    hi = hi < start ? start : hi > end ? end : hi;
+    *a = (uint32_t)(lo - start);
+    *b = (uint32_t)(hi - start);
+}
+
+/* One row with a short path: every thread scores as many blocks and sums up as many dimensions. */
+static void by_blocks(const struct fwd *f, const struct dk_par *par, const struct cpu_rows *rows,
+                      uint32_t layer)
+{
+    struct backend_model *m = f->m;
+    const struct dk_kv *kv = &m->layers[layer].kv;
+    const uint32_t heads = m->cfg.n_heads, kv_heads = m->cfg.n_kv_heads, hd = m->cfg.head_dim;
+    const uint32_t n_blocks = (rows->paths->n_vis + DK_KV_BLOCK - 1) / DK_KV_BLOCK;
+    const uint32_t sixteens = (hd + 15) / 16;
+    void *scratch = m->thread[par->tid].scratch;
+    size_t lo, hi;
+    uint32_t a, b;
+    dk_split(par, (size_t)kv_heads * n_blocks, 1, &lo, &hi);
+    for (uint32_t h = 0; h < kv_heads; h++) {
+        items_of(h, n_blocks, lo, hi, &a, &b);
+        if (a < b)
+            m->ops->attention_scores(kv, rows->paths, m->s.q, m->s.scores, CPU_BLOCKS_POSITIONS,
+                                     heads, h, a, b, m->scale, scratch);
+    }
+    dk_split(par, (size_t)kv_heads * sixteens, 1, &lo, &hi);
+    fetch_v(kv, rows->paths, lo, hi);
+    dk_barrier(par);
+    for (uint32_t h = 0; h < kv_heads; h++) {
+        items_of(h, sixteens, lo, hi, &a, &b);
+        if (a < b)
+            m->ops->attention_values(kv, rows->paths, m->s.scores, CPU_BLOCKS_POSITIONS, m->s.att,
+                                     heads, h, 16 * a, 16 * b < hd ? 16 * b : hd, scratch);
+    }
+}
+
 void cpu_attention(const struct fwd *f, const struct dk_par *par, const struct cpu_rows *rows,
                    uint32_t layer)
 {
@@ -162,6 +265,9 @@ void cpu_attention(const struct fwd *f, const struct dk_par *par, const struct c
         break;
     case CPU_BY_CHUNKS:
         by_chunks(f, par, rows, layer);
+        break;
+    case CPU_BY_BLOCKS:
+        by_blocks(f, par, rows, layer);
         break;
     }
 }
@@ -213,6 +319,8 @@ void cpu_plan_attention(const struct backend_model *m, struct cpu_rows *rows)
     rows->n_chunks = (longest + DK_ATTN_CHUNK - 1) / DK_ATTN_CHUNK;
     if (units >= 4 * m->n_threads || (units % m->n_threads == 0 && rows->n_tiles == 1))
         rows->plan = CPU_BY_TILES;
+    else if (rows->n == 1 && longest <= CPU_BLOCKS_POSITIONS && rows->paths->tail_start >= longest)
+        rows->plan = CPU_BY_BLOCKS;
     else if (rows->n <= m->s.part_rows && rows->n_chunks > 1 && chunks_are_faster(m, rows, longest))
         rows->plan = CPU_BY_CHUNKS;
     else

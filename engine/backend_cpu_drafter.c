@@ -142,7 +142,7 @@ static void inject_region(void *arg, const struct dk_par *par)
         cpu_angles(m, j->rows[r].pos, m->s.cs + r * m->cfg.head_dim);
     const struct dk_act *act = prepare_taps(j, par);
     struct dk_mm fc = {.w = &m->fc, .y = m->s.x, .ldy = m->s.ld_x};
-    cpu_mm_group(&j->f, par, &fc, 1, act);
+    cpu_mm_group(&j->f, par, &fc, 1, act, NULL);
     dk_barrier(par);
 
     /* All layers read the same features: prepared once, in every form that any of them wants. */
@@ -158,7 +158,7 @@ static void inject_region(void *arg, const struct dk_par *par)
         const struct cpu_layer *layer = &m->layers[l];
         struct dk_mm kv[2] = {{.w = &layer->k, .y = m->s.k, .ldy = m->s.ld_kv},
                               {.w = &layer->v, .y = m->s.v, .ldy = m->s.ld_kv}};
-        cpu_mm_group(&j->f, par, kv, 2, act);
+        cpu_mm_group(&j->f, par, kv, 2, act, NULL);
         dk_barrier(par);
         for (size_t r = a; r < b; r++)
             cpu_store_kv(m, layer, (uint32_t)r, j->rows[r].slot);

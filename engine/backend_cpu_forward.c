@@ -16,12 +16,8 @@
 
 /* Part [*a, *b) of the concatenated panels of a group, in bytes of weights: each thread reads the
  * same amount, whatever types the members have. */
-static void group_split(const struct dk_par *par, const struct dk_mm *mms, unsigned n, uint64_t *lo,
-                        uint64_t *hi)
+static void group_split(const struct dk_par *par, uint64_t total, uint64_t *lo, uint64_t *hi)
 {
-    uint64_t total = 0;
-    for (unsigned i = 0; i < n; i++)
-        total += mms[i].w->bytes;
     *lo = total * par->tid / par->n;
     *hi = total * (par->tid + 1) / par->n;
 }
@@ -36,11 +32,66 @@ static uint32_t panel_at(const struct dk_weight *w, uint64_t start, uint64_t at)
     return p < w->n_panels ? (uint32_t)p : w->n_panels;
 }
 
-void cpu_mm_group(const struct fwd *f, const struct dk_par *par, const struct dk_mm *mms,
-                  unsigned n, const struct dk_act *act)
+static const void *panel_data(const struct dk_weight *w, uint32_t panel)
 {
-    uint64_t lo, hi, start = 0;
-    group_split(par, mms, n, &lo, &hi);
+    return (const char *)w->data + panel * (w->bytes / w->n_panels);
+}
+
+/*
+ * What a thread reads in a stage to come.  Memory would rest while threads meet and prepare
+ * activations: so a product fetches the beginning of the next one's weights when its own end, and who
+ * waits for the others goes on from there.
+ */
+struct part {
+    const char *at; /* NULL: nothing is known */
+    size_t bytes;
+};
+#define WAIT_FETCH (24u << 10)
+
+static struct part part_of(const struct dk_par *par, const struct dk_weight *const *w, unsigned n)
+{
+    uint64_t lo, hi, total = 0, start = 0;
+    for (unsigned i = 0; i < n; i++)
+        total += w[i]->bytes;
+    group_split(par, total, &lo, &hi);
+    for (unsigned i = 0; i < n; i++) {
+        uint32_t a = panel_at(w[i], start, lo), b = panel_at(w[i], start, hi);
+        if (a < b)
+            return (struct part){panel_data(w[i], a), hi - lo};
+        start += w[i]->bytes;
+    }
+    return (struct part){NULL, 0};
+}
+static struct part part_of_one(const struct dk_par *par, const struct dk_weight *w)
+{
+    return part_of(par, &w, 1);
+}
+
+static void meet(const struct dk_par *par, struct part next)
+{
+    size_t n = next.bytes > DK_FETCHED ? next.bytes - DK_FETCHED : 0;
+    if (next.at)
+        dk_barrier_fetch(par, next.at + DK_FETCHED, n < WAIT_FETCH ? n : WAIT_FETCH);
+    else
+        dk_barrier(par);
+}
+
+void cpu_mm_group(const struct fwd *f, const struct dk_par *par, struct dk_mm *mms, unsigned n,
+                  const struct dk_act *act, const void *next)
+{
+    uint64_t lo, hi, total = 0, start;
+    for (unsigned i = 0; i < n; i++)
+        total += mms[i].w->bytes;
+    group_split(par, total, &lo, &hi);
+    /* From the last on: each fetches where the thread's part of the one behind it begins. */
+    start = total;
+    for (unsigned i = n; i-- > 0;) {
+        start -= mms[i].w->bytes;
+        uint32_t a = panel_at(mms[i].w, start, lo), b = panel_at(mms[i].w, start, hi);
+        mms[i].next = next;
+        if (a < b)
+            next = panel_data(mms[i].w, a);
+    }
     for (unsigned i = 0; i < n; i++) {
         uint32_t a = panel_at(mms[i].w, start, lo), b = panel_at(mms[i].w, start, hi);
         if (a < b)
@@ -133,9 +184,19 @@ static void copy_taps(const struct fwd *f, const struct dk_par *par, const struc
     }
 }
 
+static struct part part_of_gate(const struct dk_par *par, const struct cpu_layer *l)
+{
+    size_t a, b;
+    dk_split(par, l->gate.n_panels, 1, &a, &b);
+    if (a == b)
+        return (struct part){NULL, 0};
+    return (struct part){panel_data(&l->gate, (uint32_t)a),
+                         (b - a) * (l->gate.bytes / l->gate.n_panels)};
+}
+
 /* Gate, up and SiLU on this thread's own columns. */
 static void gate_up(const struct fwd *f, const struct dk_par *par, const struct cpu_layer *l,
-                    const struct dk_act *act, uint32_t n)
+                    const struct dk_act *act, uint32_t n, struct part next)
 {
     struct backend_model *m = f->m;
     void *scratch = m->thread[par->tid].scratch;
@@ -145,6 +206,8 @@ static void gate_up(const struct fwd *f, const struct dk_par *par, const struct 
     dk_split(par, l->gate.n_panels, 1, &a, &b);
     if (a == b)
         return;
+    g.next = panel_data(&l->up, (uint32_t)a);
+    u.next = next.at;
     m->ops->matmul(&g, act, (uint32_t)a, (uint32_t)b, scratch);
     m->ops->matmul(&u, act, (uint32_t)a, (uint32_t)b, scratch);
     size_t c0 = a * 16, c1 = b * 16 < m->cfg.ffn ? b * 16 : m->cfg.ffn;
@@ -169,6 +232,16 @@ static void keep_live(const struct fwd *f, const struct dk_par *par)
     dk_barrier(par);
 }
 
+/* Behind a layer: the next one's first matrices, or the head. */
+static struct part part_after(const struct fwd *f, const struct dk_par *par, uint32_t layer)
+{
+    const struct backend_model *m = f->m;
+    const struct cpu_layer *l = &m->layers[layer + 1];
+    if (layer + 1 < m->cfg.n_layers)
+        return part_of(par, (const struct dk_weight *const[]){&l->q, &l->k, &l->v}, 3);
+    return f->n_head ? part_of_one(par, &m->head) : (struct part){NULL, 0};
+}
+
 static void run_layer(const struct fwd *f, const struct dk_par *par, uint32_t layer)
 {
     struct backend_model *m = f->m;
@@ -179,14 +252,17 @@ static void run_layer(const struct fwd *f, const struct dk_par *par, uint32_t la
     uint32_t n = rows->n;
     const struct dk_act *act;
 
+    cpu_fetch_slot(f, par, l);
     act = cpu_prepare(f, par, dk_weight_form(&l->q) | dk_weight_form(&l->k) | dk_weight_form(&l->v),
                       m->s.x, m->s.ld_x, m->cfg.hidden, l->attn_norm, NULL, n);
     struct dk_mm qkv[3] = {{.w = &l->q, .y = m->s.q, .ldy = m->s.ld_q},
                            {.w = &l->k, .y = m->s.k, .ldy = m->s.ld_kv},
                            {.w = &l->v, .y = m->s.v, .ldy = m->s.ld_kv}};
-    cpu_mm_group(f, par, qkv, 3, act);
+    struct part next = part_of_one(par, &l->o);
+    cpu_mm_group(f, par, qkv, 3, act, next.at);
     dk_barrier(par);
     cpu_rotate_and_store(f, par, l);
+    cpu_fetch_path(f, par, rows, l);
     dk_barrier(par);
     if (layer + 1 == m->cfg.n_layers && f->live.n < n) {
         rows = window ? &f->window[1] : &f->live;
@@ -196,23 +272,26 @@ static void run_layer(const struct fwd *f, const struct dk_par *par, uint32_t la
         keep_live(f, par);
     }
     cpu_attention(f, par, rows, layer);
-    dk_barrier(par);
+    meet(par, next);
 
     act = cpu_prepare(f, par, dk_weight_form(&l->o), m->s.att, m->s.ld_q, nq, NULL, NULL, n);
     struct dk_mm o = {.w = &l->o, .y = m->s.x, .ldy = m->s.ld_x, .flags = DK_MM_ADD};
-    cpu_mm_group(f, par, &o, 1, act);
-    dk_barrier(par);
+    next = part_of_gate(par, l);
+    cpu_mm_group(f, par, &o, 1, act, next.at);
+    meet(par, next);
 
     act = cpu_prepare(f, par, dk_weight_form(&l->gate) | dk_weight_form(&l->up), m->s.x, m->s.ld_x,
                       m->cfg.hidden, l->ffn_norm, NULL, n);
-    gate_up(f, par, l, act, n);
-    dk_barrier(par);
+    next = part_of_one(par, &l->down);
+    gate_up(f, par, l, act, n, next);
+    meet(par, next);
 
     act =
         cpu_prepare(f, par, dk_weight_form(&l->down), m->s.g, m->s.ld_f, m->cfg.ffn, NULL, NULL, n);
     struct dk_mm down = {.w = &l->down, .y = m->s.x, .ldy = m->s.ld_x, .flags = DK_MM_ADD};
-    cpu_mm_group(f, par, &down, 1, act);
-    dk_barrier(par);
+    next = part_after(f, par, layer);
+    cpu_mm_group(f, par, &down, 1, act, next.at);
+    meet(par, next);
     copy_taps(f, par, rows, layer);
 }
 
@@ -233,7 +312,7 @@ static void run_head(const struct fwd *f, const struct dk_par *par)
             cpu_prepare(f, par, dk_weight_form(&m->head), m->s.x, m->s.ld_x, m->cfg.hidden,
                         m->final_norm, m->s.head_rows + i, j - i);
         struct dk_mm mm = {.w = &m->head, .y = out[i], .ldy = (size_t)ld};
-        cpu_mm_group(f, par, &mm, 1, act);
+        cpu_mm_group(f, par, &mm, 1, act, NULL);
         if (j < f->n_head)
             dk_barrier(par); /* before the activations are prepared anew */
     }

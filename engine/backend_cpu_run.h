@@ -5,8 +5,8 @@
 #include "engine/backend_cpu.h"
 
 /* How threads divide attention: (tile, KV head) jobs; query heads, for few rows; chunks of the path
- * too, for few rows with long paths. */
-enum cpu_attention_plan { CPU_BY_TILES, CPU_BY_HEADS, CPU_BY_CHUNKS };
+ * too, for few rows with long paths; blocks of K and dimensions of V, for one row with a short one. */
+enum cpu_attention_plan { CPU_BY_TILES, CPU_BY_HEADS, CPU_BY_CHUNKS, CPU_BY_BLOCKS };
 
 /* The rows of a stage: row i of x and q, and which row of the batch that is. */
 struct cpu_rows {
@@ -22,15 +22,15 @@ struct fwd {
     struct backend_model *m;
     const struct fwd_batch *b;
     struct cpu_rows all;
-    struct cpu_rows live; /* whose last layer somebody reads */
+    struct cpu_rows live;      /* whose last layer somebody reads */
     struct cpu_rows window[2]; /* the same two as layers with a window see them (drafters) */
     bool windowed;
-    uint32_t n_head;      /* rows with logits: s.head_rows of the live ones, into s.head_out */
+    uint32_t n_head; /* rows with logits: s.head_rows of the live ones, into s.head_out */
 };
 
 /* backend_cpu_forward.c: products of a region that is not a forward pass (features of a drafter). */
-void cpu_mm_group(const struct fwd *f, const struct dk_par *par, const struct dk_mm *mms, unsigned n,
-                  const struct dk_act *act);
+void cpu_mm_group(const struct fwd *f, const struct dk_par *par, struct dk_mm *mms, unsigned n,
+                  const struct dk_act *act, const void *next);
 const struct dk_act *cpu_prepare(const struct fwd *f, const struct dk_par *par, unsigned forms,
                                  const float *x, size_t ldx, uint32_t k, const float *norm,
                                  const uint32_t *rows, uint32_t n);
@@ -42,6 +42,10 @@ void cpu_store_kv(struct backend_model *m, const struct cpu_layer *l, uint32_t r
 void cpu_plan_attention(const struct backend_model *m, struct cpu_rows *rows);
 /* Biases, norms, rotations, and K/V into the pool, of all rows. */
 void cpu_rotate_and_store(const struct fwd *f, const struct dk_par *par, const struct cpu_layer *l);
-/* q to att.  Contains a barrier when paths are cut into chunks. */
+/* Hints: what these two will read first of the K/V that this thread has to do with. */
+void cpu_fetch_slot(const struct fwd *f, const struct dk_par *par, const struct cpu_layer *l);
+void cpu_fetch_path(const struct fwd *f, const struct dk_par *par, const struct cpu_rows *rows,
+                    const struct cpu_layer *l);
+/* q to att.  Contains a barrier when paths are cut into chunks or blocks. */
 void cpu_attention(const struct fwd *f, const struct dk_par *par, const struct cpu_rows *rows,
                    uint32_t layer);

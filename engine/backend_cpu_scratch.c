@@ -73,6 +73,7 @@ int cpu_scratch_layout(const struct model_config *cfg, const struct backend_opti
     fit = fit < 1 ? 1 : fit < CPU_ATTN_TILE ? fit : CPU_ATTN_TILE;
     s->part_rows = (uint32_t)(fit < rows ? fit : rows);
     s->part = carve(&c, s->part_rows * part, sizeof(float));
+    s->scores = carve(&c, (size_t)cfg->n_heads * CPU_BLOCKS_POSITIONS, sizeof(float));
     s->next_unit = carve(&c, cfg->n_layers, sizeof(*s->next_unit));
     size_t act_bytes = dk_act_bytes((uint32_t)rows, max_k);
     void *act_mem = carve(&c, act_bytes, 1);

@@ -82,6 +82,8 @@ unsigned dk_pool_size(const struct dk_pool *p);
 void dk_pool_run(struct dk_pool *p, void (*fn)(void *arg, const struct dk_par *par), void *arg);
 /* Waits until every member of the region is here.  Orders memory among them. */
 void dk_barrier(const struct dk_par *par);
+/* The same; while it waits, the thread fetches the `bytes` that it is going to read from `next` on. */
+void dk_barrier_fetch(const struct dk_par *par, const void *next, size_t bytes);
 void dk_thread_init(void); /* MXCSR; the pool does it for its workers, callers for themselves */
 /* Part [*a, *b) of 0..total for this member, in units of `grain`. */
 static inline void dk_split(const struct dk_par *par, size_t total, size_t grain, size_t *a,
@@ -159,7 +161,9 @@ struct dk_mm {
     float *y;   /* row r at y + r * ldy; n floats each (padding outputs are never written) */
     size_t ldy; /* floats */
     unsigned flags;
+    const void *next; /* what the thread reads from memory afterwards, NULL: unknown; a hint */
 };
+#define DK_FETCHED       7168u /* of next have been asked for when a product ends, where it is one row */
 #define DK_SCRATCH_BYTES (1u << 20) /* per thread, for products and attention; 64-byte aligned */
 
 /* ---- attention ---------------------------------------------------------------------------------- */
@@ -251,6 +255,21 @@ struct dk_ops {
     void (*attention_merge)(const struct dk_attn_row *rows, uint32_t n_rows, const float *part,
                             float *out, size_t ldo, uint32_t n_heads, uint32_t head_dim,
                             uint32_t head0, uint32_t head1);
+
+    /*
+     * One row without a tail, again what attention gives, in two steps that threads can share however
+     * few KV heads there are.  First the scores s_p of all query heads of KV head kv_head with the
+     * positions of blocks [block0, block1) of the path, head h at s + h * lds; the last block is
+     * scored as a whole.  Then, with all scores there, dimensions [dim0, dim1) of out, dim0 a multiple
+     * of 16 and dim1 one or head_dim.  q, out: [n_heads][head_dim]; lds: a multiple of 16, not less
+     * than n_vis.
+     */
+    void (*attention_scores)(const struct dk_kv *kv, const struct dk_attn_row *row, const float *q,
+                             float *s, size_t lds, uint32_t n_heads, uint32_t kv_head,
+                             uint32_t block0, uint32_t block1, float scale, void *scratch);
+    void (*attention_values)(const struct dk_kv *kv, const struct dk_attn_row *row, const float *s,
+                             size_t lds, float *out, uint32_t n_heads, uint32_t kv_head,
+                             uint32_t dim0, uint32_t dim1, void *scratch);
 
     /* Lowest id of the largest value, -inf included.  *ret_bad: true when any value is NaN or
      * +inf, or every value is -inf. */

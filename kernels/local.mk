@@ -78,6 +78,7 @@ libdedit_kernels_a_SOURCES += \
 libdedit_kernels_avx2_a_SOURCES += \
 	%D%/cpu/attention/avx2.c \
 	%D%/cpu/attention/tile.h \
+	%D%/cpu/attention/one-row.h \
 	%D%/cpu/attention/vector.h \
 	%D%/cpu/elementwise/avx2.c \
 	%D%/cpu/elementwise/vector.h \
@@ -94,6 +95,7 @@ libdedit_kernels_avx2_a_SOURCES += \
 libdedit_kernels_avx512_a_SOURCES += \
 	%D%/cpu/attention/avx512.c \
 	%D%/cpu/attention/tile.h \
+	%D%/cpu/attention/one-row.h \
 	%D%/cpu/attention/vector.h \
 	%D%/cpu/elementwise/avx512.c \
 	%D%/cpu/elementwise/vector.h \

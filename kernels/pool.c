@@ -37,11 +37,11 @@
 /* How long a member spins before it sleeps; a wake-up costs some tens of microseconds.  Between
  * regions the caller samples and schedules, so workers wait longer there. */
 #define SPIN_BARRIER_NS 60000u
-#define SPIN_REGION_NS 200000u
-#define SPIN_CHECK 32u /* pauses between two looks at the clock */
-#define YIELDS 2u      /* instead of spinning, where CPUs are short */
-#define IN_VAIN_MAX 6u /* waits in vain halve the time so often at most */
-#define TRY_AGAIN 32u  /* every so many short waits, a full one */
+#define SPIN_REGION_NS  200000u
+#define SPIN_CHECK      32u /* pauses between two looks at the clock */
+#define YIELDS          2u  /* instead of spinning, where CPUs are short */
+#define IN_VAIN_MAX     6u  /* waits in vain halve the time so often at most */
+#define TRY_AGAIN       32u /* every so many short waits, a full one */
 
 /* A word to wait on: its value and the number of those asleep on it, on a line of their own. */
 struct gate {
@@ -95,9 +95,19 @@ static bool changed(struct gate *g, uint32_t old)
     return atomic_load_explicit(&g->value, memory_order_acquire) != old;
 }
 
-static bool spin(struct gate *g, uint32_t old, uint64_t ns)
+/* What a member fetches while it waits. */
+struct fetch {
+    const char *at, *end;
+};
+
+static bool spin(struct gate *g, uint32_t old, uint64_t ns, struct fetch f)
 {
     uint64_t end = 0;
+    for (; f.at < f.end; f.at += 64) {
+        if (changed(g, old))
+            return true;
+        __builtin_prefetch(f.at, 0, 2);
+    }
     do {
         for (unsigned i = 0; i < SPIN_CHECK; i++) {
             if (changed(g, old))
@@ -111,7 +121,7 @@ static bool spin(struct gate *g, uint32_t old, uint64_t ns)
 }
 
 /* Waits until the value is no longer old.  Acquires what was written before the raise. */
-static void gate_wait(struct dk_pool *p, struct gate *g, uint32_t old, unsigned tid)
+static void gate_wait(struct dk_pool *p, struct gate *g, uint32_t old, unsigned tid, struct fetch f)
 {
     if (p->crowded) {
         for (unsigned i = 0; i < YIELDS; i++) {
@@ -129,7 +139,7 @@ static void gate_wait(struct dk_pool *p, struct gate *g, uint32_t old, unsigned 
         full = true;
     }
     uint64_t ns = at_barrier ? SPIN_BARRIER_NS : SPIN_REGION_NS;
-    if (spin(g, old, full ? ns : ns >> m->in_vain)) {
+    if (spin(g, old, full ? ns : ns >> m->in_vain, f)) {
         if (at_barrier && full)
             m->in_vain = 0;
         return;
@@ -148,7 +158,7 @@ static void gate_raise(struct gate *g, uint32_t value)
         syscall(SYS_futex, &g->value, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-void dk_barrier(const struct dk_par *par)
+void dk_barrier_fetch(const struct dk_par *par, const void *next, size_t bytes)
 {
     struct dk_pool *p = par->pool;
     if (par->n == 1)
@@ -159,8 +169,14 @@ void dk_barrier(const struct dk_par *par)
         atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
         gate_raise(&p->barrier, gen + 1);
     } else {
-        gate_wait(p, &p->barrier, gen, par->tid);
+        struct fetch f = {next, (const char *)next + bytes};
+        gate_wait(p, &p->barrier, gen, par->tid, f);
     }
+}
+
+void dk_barrier(const struct dk_par *par)
+{
+    dk_barrier_fetch(par, NULL, 0);
 }
 
 void dk_thread_init(void)
@@ -178,7 +194,7 @@ static void *worker_main(void *arg)
     struct dk_par par = {.tid = w->tid, .n = p->n, .pool = p};
     dk_thread_init();
     for (uint32_t gen = 0;; gen++) {
-        gate_wait(p, &p->region, gen, w->tid);
+        gate_wait(p, &p->region, gen, w->tid, (struct fetch){NULL, NULL});
         if (!p->fn)
             return NULL;
         p->fn(p->arg, &par);
@@ -252,8 +268,8 @@ int dk_pool_new(unsigned n_threads, struct dk_pool **ret, struct error *err)
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (r)
-        return ERR(err, IO, "thread %u of %u could not be started: %s", p->n_started + 1,
-                   n_threads, strerror(r));
+        return ERR(err, IO, "thread %u of %u could not be started: %s", p->n_started + 1, n_threads,
+                   strerror(r));
     *ret = TAKE_PTR(p);
     return 0;
 }

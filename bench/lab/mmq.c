@@ -64,7 +64,7 @@ static void products(void *arg, const struct dk_par *par)
         dk_split(par, r->w[i].n_panels, 1, &p0, &p1);
         struct dk_act a = r->act;
         a.k = r->w[i].k;
-        struct dk_mm mm = {&r->w[i], r->y, r->ldy, 0};
+        struct dk_mm mm = {.w = &r->w[i], .y = r->y, .ldy = r->ldy};
         r->ops->matmul(&mm, &a, (uint32_t)p0, (uint32_t)p1,
                        r->scratch + (size_t)par->tid * DK_SCRATCH_BYTES);
         dk_barrier(par);

@@ -54,8 +54,9 @@ static inline void route_matmul(const struct route *r, const struct dk_mm *mm,
     .kv_store = dk_cpu_kv_store_##tier, .attention = dk_cpu_attention_##tier,                      \
     .attention_part = dk_cpu_attention_part_##tier,                                                \
     .attention_merge = dk_cpu_attention_merge_##tier,                                              \
-    .argmax = dk_cpu_argmax_##tier, .logsumexp = dk_cpu_logsumexp_##tier,                          \
-    .gumbel = dk_cpu_gumbel_##tier
+    .attention_scores = dk_cpu_attention_scores_##tier,                                            \
+    .attention_values = dk_cpu_attention_values_##tier, .argmax = dk_cpu_argmax_##tier,            \
+    .logsumexp = dk_cpu_logsumexp_##tier, .gumbel = dk_cpu_gumbel_##tier
 
 /* ---- portable C ------------------------------------------------------------------------------------ */
 

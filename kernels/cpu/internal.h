@@ -104,6 +104,14 @@ void dk_weight_row_quant(const struct dk_weight *w, uint32_t row, float *out);
     void dk_cpu_attention_merge_##tier(                                                            \
         const struct dk_attn_row *rows, uint32_t n_rows, const float *part, float *out,            \
         size_t ldo, uint32_t n_heads, uint32_t head_dim, uint32_t head0, uint32_t head1);          \
+    void dk_cpu_attention_scores_##tier(const struct dk_kv *kv, const struct dk_attn_row *row,     \
+                                        const float *q, float *s, size_t lds, uint32_t n_heads,    \
+                                        uint32_t kv_head, uint32_t block0, uint32_t block1,        \
+                                        float scale, void *scratch);                               \
+    void dk_cpu_attention_values_##tier(const struct dk_kv *kv, const struct dk_attn_row *row,     \
+                                        const float *s, size_t lds, float *out, uint32_t n_heads,  \
+                                        uint32_t kv_head, uint32_t dim0, uint32_t dim1,            \
+                                        void *scratch);                                            \
     uint32_t dk_cpu_argmax_##tier(const float *x, uint32_t n, float *ret_max, bool *ret_bad);      \
     float dk_cpu_logsumexp_##tier(const float *x, uint32_t n, float max);                          \
     void dk_cpu_gumbel_##tier(float *out, const uint32_t key[2], const uint32_t ctr[3],            \

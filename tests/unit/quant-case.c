@@ -111,7 +111,7 @@ float *qcase_run(const struct qcase *c, const struct dk_ops *ops)
     dk_thread_init();
     ops->act_prepare(&a, DK_FORM_INT, c->x, c->ldx, c->cut_rows, c->rows);
     ops->act_prepare(&a, DK_FORM_INT, c->x, c->ldx, 0, c->cut_rows);
-    struct dk_mm mm = {&c->w, y, c->ldy, c->flags};
+    struct dk_mm mm = {.w = &c->w, .y = y, .ldy = c->ldy, .flags = c->flags};
     ops->matmul(&mm, &a, c->cut_panels, c->w.n_panels, scratch);
     ops->matmul(&mm, &a, 0, c->cut_panels, scratch);
     float *ret = mem_alloc(c->rows * c->ldy * sizeof(float));

@@ -171,6 +171,34 @@ static void run_parts(const struct dk_ops *ops, const struct pool *p, const stru
     }
 }
 
+/* The form of one row: plain rows of the batch, blocks and dimensions in random portions. */
+static bool run_shared(const struct dk_ops *ops, const struct pool *p, const struct batch *b,
+                       struct rng *r, float *s, size_t lds, void *scratch)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < b->n_rows; i++) {
+        const struct dk_attn_row *row = &b->rows[i];
+        const uint32_t n_blocks = (row->n_vis + 15) / 16, sixteens = (p->kv.head_dim + 15) / 16;
+        if (row->tail_start < row->n_vis)
+            continue;
+        any = true;
+        for (uint32_t h = 0; h < p->kv.n_kv_heads; h++)
+            for (uint32_t k = 0, n; k < n_blocks; k += n) {
+                n = 1 + rng_below(r, n_blocks - k);
+                ops->attention_scores(&p->kv, row, b->q + i * b->ld, s, lds, p->n_heads, h, k,
+                                      k + n, b->scale, scratch);
+            }
+        for (uint32_t h = 0; h < p->kv.n_kv_heads; h++)
+            for (uint32_t k = 0, n; k < sixteens; k += n) {
+                n = 1 + rng_below(r, sixteens - k);
+                uint32_t end = 16 * (k + n) < p->kv.head_dim ? 16 * (k + n) : p->kv.head_dim;
+                ops->attention_values(&p->kv, row, s, lds, b->out + i * b->ld, p->n_heads, h,
+                                      16 * k, end, scratch);
+            }
+    }
+    return any;
+}
+
 static void check(const char *what, const struct dk_ops *ops, const struct pool *p,
                   const struct batch *b)
 {
@@ -215,6 +243,25 @@ static void oracle(struct batch *b, const struct pool *p, void *scratch)
     pool_done(&plain);
 }
 
+/* Rows with a tail have no such form: they are taken as they should be. */
+static void check_shared(const struct dk_ops *ops, const struct pool *p, struct batch *b,
+                         struct rng *r, void *scratch)
+{
+    const size_t lds = 1024 + 16 * rng_below(r, 3);
+    float *s = mem_array(lds * p->n_heads, sizeof *s);
+    ck_assert_ptr_nonnull(s);
+    memset(s, 0xff, lds * p->n_heads * sizeof *s);
+    clear(b);
+    bool any = run_shared(ops, p, b, r, s, lds, scratch);
+    mem_free(s);
+    for (uint32_t i = 0; i < b->n_rows; i++)
+        if (b->rows[i].tail_start < b->rows[i].n_vis)
+            memcpy(b->out + i * b->ld, b->want + i * b->ld,
+                   (size_t)p->n_heads * p->kv.head_dim * sizeof(float));
+    if (any)
+        check("one row shared", ops, p, b);
+}
+
 /* The whole batch, row by row, in random pieces of rows and heads: always b->want. */
 static void check_all(struct pool *p, struct batch *b, struct rng *r, void *scratch)
 {
@@ -235,6 +282,7 @@ static void check_all(struct pool *p, struct batch *b, struct rng *r, void *scra
         run_parts(ops, p, b, r, part, scratch);
         mem_free(part);
         check("parts", ops, p, b);
+        check_shared(ops, p, b, r, scratch);
         if (tier == DK_TIER_C)
             continue;
         clear(b);

@@ -160,7 +160,7 @@ START_TEST(threads)
             th.act.k = c.w.k;
             float *got = mem_alloc(c.rows * c.ldy * sizeof(float));
             memcpy(got, c.y0, c.rows * c.ldy * sizeof(float));
-            th.mm = (struct dk_mm){&c.w, got, c.ldy, c.flags};
+            th.mm = (struct dk_mm){.w = &c.w, .y = got, .ldy = c.ldy, .flags = c.flags};
             th.scratch = mem_aligned(64, n * (size_t)DK_SCRATCH_BYTES);
             dk_pool_run(pool, threaded_run, &th);
             qcase_equal(&c, tier_name(ti), got, want);

@@ -1,3 +1,3 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention on AVX2: vector.h compiled for it. */
-#include "kernels/cpu/attention/vector.h"
+#include "kernels/cpu/attention/one-row.h"

@@ -25,14 +25,17 @@ static uint32_t slot_of(const struct dk_attn_row *r, uint32_t p)
     return r->blocks[p / DK_KV_BLOCK] * DK_KV_BLOCK + p % DK_KV_BLOCK;
 }
 
-/* One chunk: its maximum, sum of exponentials and weighted sum of V. */
-static void chunk(const struct dk_kv *kv, const struct dk_attn_row *row, uint32_t p0,
-                  size_t kv_head, const float *q, float scale, float *s, float *ret_m, float *ret_l,
-                  float *a)
+static uint32_t chunk_length(const struct dk_attn_row *row, uint32_t p0)
+{
+    uint32_t rest = row->n_vis - p0;
+    return rest < DK_ATTN_CHUNK ? rest : DK_ATTN_CHUNK;
+}
+
+/* Scores of positions [p0, p0 + n). */
+static void score(const struct dk_kv *kv, const struct dk_attn_row *row, uint32_t p0, uint32_t n,
+                  size_t kv_head, const float *q, float scale, float *s)
 {
     size_t hd = kv->head_dim, head = hd * DK_KV_BLOCK, stride = head * kv->n_kv_heads;
-    uint32_t rest = row->n_vis - p0, n = rest < DK_ATTN_CHUNK ? rest : DK_ATTN_CHUNK;
-    float m = -__builtin_inff(), lane[16] = {0};
     for (uint32_t i = 0; i < n; i++) {
         uint32_t slot = slot_of(row, p0 + i);
         size_t k0 = slot / DK_KV_BLOCK * stride + kv_head * head + slot % DK_KV_BLOCK;
@@ -40,8 +43,18 @@ static void chunk(const struct dk_kv *kv, const struct dk_attn_row *row, uint32_
         for (size_t d = 0; d < hd; d++)
             acc = dk_fmaf(q[d], kv_at(kv->type, kv->k, k0 + d * DK_KV_BLOCK), acc);
         s[i] = acc * scale;
-        m = s[i] > m ? s[i] : m;
     }
+}
+
+/* The chunk at p0 with scores s: its maximum, sum of exponentials and weighted sum of V. */
+static void weigh(const struct dk_kv *kv, const struct dk_attn_row *row, uint32_t p0,
+                  size_t kv_head, const float *s, float *ret_m, float *ret_l, float *a)
+{
+    size_t hd = kv->head_dim, head = hd * DK_KV_BLOCK, stride = head * kv->n_kv_heads;
+    uint32_t n = chunk_length(row, p0);
+    float m = -__builtin_inff(), lane[16] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        m = s[i] > m ? s[i] : m;
     for (size_t d = 0; d < hd; d++)
         a[d] = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -57,6 +70,14 @@ static void chunk(const struct dk_kv *kv, const struct dk_attn_row *row, uint32_
             lane[l] += lane[l + half];
     *ret_m = m;
     *ret_l = lane[0];
+}
+
+static void chunk(const struct dk_kv *kv, const struct dk_attn_row *row, uint32_t p0,
+                  size_t kv_head, const float *q, float scale, float *s, float *ret_m, float *ret_l,
+                  float *a)
+{
+    score(kv, row, p0, chunk_length(row, p0), kv_head, q, scale, s);
+    weigh(kv, row, p0, kv_head, s, ret_m, ret_l, a);
 }
 
 /* Results of one chunk and of all chunks before it; the first chunk is taken as it is. */
@@ -129,4 +150,34 @@ void dk_cpu_attention_merge_c(const struct dk_attn_row *rows, uint32_t n_rows, c
             for (size_t d = 0; d < head_dim; d++)
                 st.a[d] /= st.l;
         }
+}
+
+void dk_cpu_attention_scores_c(const struct dk_kv *kv, const struct dk_attn_row *row,
+                               const float *q, float *s, size_t lds, uint32_t n_heads,
+                               uint32_t kv_head, uint32_t block0, uint32_t block1, float scale,
+                               void *scratch)
+{
+    const uint32_t group = n_heads / kv->n_kv_heads;
+    (void)scratch;
+    for (size_t h = (size_t)kv_head * group; h < (size_t)(kv_head + 1) * group; h++)
+        score(kv, row, block0 * DK_KV_BLOCK, (block1 - block0) * DK_KV_BLOCK, kv_head,
+              q + h * kv->head_dim, scale, s + h * lds + (size_t)block0 * DK_KV_BLOCK);
+}
+
+void dk_cpu_attention_values_c(const struct dk_kv *kv, const struct dk_attn_row *row,
+                               const float *s, size_t lds, float *out, uint32_t n_heads,
+                               uint32_t kv_head, uint32_t dim0, uint32_t dim1, void *scratch)
+{
+    const size_t group = n_heads / kv->n_kv_heads, hd = kv->head_dim;
+    float *a = scratch, *sum = a + DK_MAX_HEAD_DIM;
+    for (size_t h = kv_head * group; h < (kv_head + 1) * group; h++) {
+        struct state st = {.a = sum};
+        for (uint32_t p = 0; p < row->n_vis; p += DK_ATTN_CHUNK) {
+            float m, l;
+            weigh(kv, row, p, kv_head, s + h * lds + p, &m, &l, a);
+            merge(&st, m, l, a, hd, p == 0);
+        }
+        for (size_t d = dim0; d < dim1; d++)
+            out[h * hd + d] = sum[d] / st.l;
+    }
 }

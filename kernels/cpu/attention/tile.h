@@ -167,12 +167,13 @@ V_INLINE void value_tile(const int nq, const int nv, const enum dk_kv_type t, co
             v_store(a + j * Q_STRIDE + d0 + i * 16, kv_in_order(t, acc[j][i]));
 }
 
-/* The dimensions behind the last whole sixteen. */
+/* Dimensions [d0, d1) behind the last whole sixteen. */
 static void value_rest(enum dk_kv_type t, uint32_t nq, const float *e, const void *const *vb,
-                       uint32_t run, uint32_t n, size_t row_elems, size_t d0, float *a, bool fresh)
+                       uint32_t run, uint32_t n, size_t row_elems, size_t d0, size_t d1, float *a,
+                       bool fresh)
 {
     for (uint32_t j = 0; j < nq; j++)
-        for (size_t d = d0; d < row_elems; d++) {
+        for (size_t d = d0; d < d1; d++) {
             float acc = fresh ? 0 : a[j * Q_STRIDE + d];
             for (uint32_t p = 0; p < n; p++)
                 acc = dk_fmaf(e[j * S_STRIDE + p],
@@ -208,24 +209,29 @@ V_INLINE void scores_nq(const int nq, const enum dk_kv_type t, const float *q,
         score_tile(nq, 1, t, q, kb + b, hd, scale, s + b * 16);
 }
 
+/* Dimensions [first, end) of a head that has so many; first is a multiple of 16. */
+struct dims {
+    uint32_t all, first, end;
+};
+
 V_INLINE void values_nq(const int nq, const enum dk_kv_type t, const float *e,
-                        const void *const *vb, uint32_t run, uint32_t n, uint32_t hd, float *a,
-                        bool fresh)
+                        const void *const *vb, uint32_t run, uint32_t n, const struct dims *dim,
+                        float *a, bool fresh)
 {
-    const uint32_t w = 16u * (uint32_t)tile_width(nq);
-    uint32_t d = 0;
-    for (; d + w <= hd; d += w)
+    const uint32_t w = 16u * (uint32_t)tile_width(nq), hd = dim->all, end = dim->end;
+    uint32_t d = dim->first;
+    for (; d + w <= end; d += w)
         value_tile(nq, tile_width(nq), t, e, vb, run, n, hd, d, a, fresh);
-    if (w > 32 && d + 32 <= hd) {
+    if (w > 32 && d + 32 <= end) {
         value_tile(nq, 2, t, e, vb, run, n, hd, d, a, fresh);
         d += 32;
     }
-    if (w > 16 && d + 16 <= hd) {
+    if (w > 16 && d + 16 <= end) {
         value_tile(nq, 1, t, e, vb, run, n, hd, d, a, fresh);
         d += 16;
     }
-    if (d < hd)
-        value_rest(t, (uint32_t)nq, e, vb, run, n, hd, d, a, fresh);
+    if (d < end)
+        value_rest(t, (uint32_t)nq, e, vb, run, n, hd, d, end, a, fresh);
 }
 
 /* nq = 1 .. T_QUERIES queries over any number of blocks or positions. */
@@ -249,21 +255,21 @@ V_INLINE void values_nq(const int nq, const enum dk_kv_type t, const float *e,
         }                                                                                          \
     }                                                                                              \
     static void values_##name(uint32_t nq, const float *e, const void *const *vb, uint32_t run,    \
-                              uint32_t n, uint32_t hd, float *a, bool fresh)                       \
+                              uint32_t n, const struct dims *dim, float *a, bool fresh)            \
     {                                                                                              \
         switch (nq) {                                                                              \
         case 1:                                                                                    \
-            return values_nq(1, type, e, vb, run, n, hd, a, fresh);                                \
+            return values_nq(1, type, e, vb, run, n, dim, a, fresh);                               \
         case 2:                                                                                    \
-            return values_nq(2, type, e, vb, run, n, hd, a, fresh);                                \
+            return values_nq(2, type, e, vb, run, n, dim, a, fresh);                               \
         case 3:                                                                                    \
-            return values_nq(3, type, e, vb, run, n, hd, a, fresh);                                \
+            return values_nq(3, type, e, vb, run, n, dim, a, fresh);                               \
         case 4:                                                                                    \
-            return values_nq(4, type, e, vb, run, n, hd, a, fresh);                                \
+            return values_nq(4, type, e, vb, run, n, dim, a, fresh);                               \
         case 5:                                                                                    \
-            return values_nq(5, type, e, vb, run, n, hd, a, fresh);                                \
+            return values_nq(5, type, e, vb, run, n, dim, a, fresh);                               \
         default:                                                                                   \
-            return values_nq(6, type, e, vb, run, n, hd, a, fresh);                                \
+            return values_nq(6, type, e, vb, run, n, dim, a, fresh);                               \
         }                                                                                          \
     }
 DEFINE_TILES(f32, DK_KV_F32)

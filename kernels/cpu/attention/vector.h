@@ -40,6 +40,7 @@ struct tile {
     const struct dk_attn_row *rows;
     uint32_t n_rows, n_heads; /* heads of one KV group; query r * n_heads + h */
     uint32_t kv_head;
+    struct dims dims; /* of V */
     float scale;
     struct work *w;
     /* Where chunks go that are not merged here: of query 0 in chunk 0; NULL otherwise. */
@@ -123,8 +124,9 @@ static void values(const struct tile *t, uint32_t q0, uint32_t nq, const void **
                    uint32_t p, uint32_t n, bool fresh)
 {
     uint32_t hd = t->kv->head_dim, pass = pass_size(nq);
+    const struct dims *dim = &t->dims;
     /* Several passes over the same V: as many positions at a time as stay in the L1 cache. */
-    bool once = nq <= T_QUERIES && hd <= 16u * (uint32_t)tile_width((int)nq);
+    bool once = nq <= T_QUERIES && dim->end - dim->first <= 16u * (uint32_t)tile_width((int)nq);
     uint32_t step = once || run == 1 ? n : (hd <= 64 ? 4u : hd <= 128 ? 2u : 1u) * run;
     for (uint32_t i = 0; i < n; i += step, vb += step / run) {
         uint32_t k = n - i < step ? n - i : step;
@@ -135,11 +137,11 @@ static void values(const struct tile *t, uint32_t q0, uint32_t nq, const void **
             float *a = t->w->a_new + (q0 + j) * Q_STRIDE;
             bool first = fresh && i == 0;
             if (type == DK_KV_F32)
-                values_f32(jn, e, (const void *const *)vb, run, k, hd, a, first);
+                values_f32(jn, e, (const void *const *)vb, run, k, dim, a, first);
             else if (type == DK_KV_BF16)
-                values_bf16(jn, e, (const void *const *)vb, run, k, hd, a, first);
+                values_bf16(jn, e, (const void *const *)vb, run, k, dim, a, first);
             else
-                values_f16(jn, e, (const void *const *)vb, run, k, hd, a, first);
+                values_f16(jn, e, (const void *const *)vb, run, k, dim, a, first);
         }
     }
 }
@@ -361,6 +363,7 @@ static void run_tiles(struct tile *t, const struct dk_attn_row *rows, uint32_t n
                       uint32_t n_heads, uint32_t head0, uint32_t head1, uint32_t p0)
 {
     uint32_t hd = t->kv->head_dim, group = n_heads / t->kv->n_kv_heads;
+    t->dims = (struct dims){hd, 0, hd};
     t->part_row = (size_t)n_heads * DK_ATTN_PART(hd);
     t->part_chunk = n_rows * t->part_row;
     for (uint32_t h = head0; h < head1; h += t->n_heads) {

@@ -49,6 +49,7 @@ struct job {
     struct record *rec; /* NULL: not wanted */
     float (*acc)[DK_PANEL];
     unsigned zero_shift;
+    struct dk_qahead ahead;
 };
 
 /* Sums of up to six rows by 16 outputs. */
@@ -286,6 +287,7 @@ DK_KERNEL void packed(enum dk_type t, unsigned rows, bool keep, const struct job
     const struct dk_qgeom g = dk_qgeom(t);
     size_t panel_bytes = dk_qpanel_bytes(t, j->blocks);
     const uint8_t *panel = (const uint8_t *)j->mm->w->data + panel0 * panel_bytes;
+    const struct dk_qahead ahead = j->ahead;
     for (uint32_t p = panel0; p < panel1; p++, panel += panel_bytes) {
         float own[TILE_ROWS][DK_PANEL] __attribute__((aligned(32)));
         float(*acc)[DK_PANEL] = keep ? j->acc : own;
@@ -296,7 +298,7 @@ DK_KERNEL void packed(enum dk_type t, unsigned rows, bool keep, const struct job
         struct dk_q256_super super = {{_mm256_setzero_ps(), _mm256_setzero_ps()},
                                       {_mm256_setzero_ps(), _mm256_setzero_ps()}};
         for (uint32_t b = j->b0; b < j->b1; b++, x += j->stride) {
-            dk_qprefetch(t, panel, b);
+            dk_qprefetch(t, panel, b, ahead);
             const struct block block = {panel + dk_qquants_at(t, b), panel + dk_qgroup_at(t, b),
                                         &super, b % g.group};
             if (g.group == 8 && block.place == 0)
@@ -412,7 +414,7 @@ static const unpacked_fn unpacked_table[3][TILE_ROWS] = {UNPACKED_LINE(ZERO), UN
 
 /* Rows [row0, row0 + rows) of one panel, more than six of them; row0 is a multiple of 16. */
 static void panel_rows(const struct dk_mm *mm, const struct dk_act *a, uint32_t panel,
-                       uint32_t row0, uint32_t rows, struct scratch *s)
+                       uint32_t row0, uint32_t rows, struct dk_qahead ahead, struct scratch *s)
 {
     enum dk_type t = mm->w->type;
     struct dk_qgeom g = dk_qgeom(t);
@@ -423,6 +425,7 @@ static void panel_rows(const struct dk_mm *mm, const struct dk_act *a, uint32_t 
         .blocks = blocks,
         .rec = s->rec,
         .zero_shift = g.zero_shift,
+        .ahead = ahead,
     };
     for (j.b0 = 0; j.b0 < blocks; j.b0 = j.b1) {
         j.b1 = blocks - j.b0 < CHUNK_BLOCKS ? blocks : j.b0 + CHUNK_BLOCKS;
@@ -448,6 +451,7 @@ static void panel_rows(const struct dk_mm *mm, const struct dk_act *a, uint32_t 
 DK_DECLARE_MATMUL(dk_cpu_matmul_quant_avx2)
 {
     uint32_t blocks = mm->w->k / DK_QBLOCK, rows;
+    const struct dk_qahead ahead = dk_qahead(mm, panel1);
     for (uint32_t r = 0; r < a->rows; r += rows) {
         rows = a->rows - r < CHUNK_ROWS ? a->rows - r : CHUNK_ROWS;
         if (rows <= TILE_ROWS) {
@@ -458,11 +462,12 @@ DK_DECLARE_MATMUL(dk_cpu_matmul_quant_avx2)
                 .row = r,
                 .b1 = blocks,
                 .blocks = blocks,
+                .ahead = ahead,
             };
             packed_table[mm->w->type][rows - 1](&j, panel0, panel1);
             continue;
         }
         for (uint32_t p = panel0; p < panel1; p++)
-            panel_rows(mm, a, p, r, rows, scratch);
+            panel_rows(mm, a, p, r, rows, ahead, scratch);
     }
 }

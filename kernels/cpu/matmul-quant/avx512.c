@@ -37,6 +37,7 @@ struct job {
     struct record *rec;     /* NULL: not wanted */
     float (*acc)[DK_PANEL]; /* when b0 > 0 or b1 < blocks */
     unsigned zero_shift;
+    struct dk_qahead ahead;
 };
 
 /* Groups [g0, g1) of a block into isum of n rows; isum holds what they start with.  Rows side by side:
@@ -118,6 +119,7 @@ DK_KERNEL void packed(enum dk_type t, unsigned rows, const struct job *j, uint32
     const struct dk_qgeom g = dk_qgeom(t);
     size_t panel_bytes = dk_qpanel_bytes(t, j->blocks);
     const uint8_t *panel = (const uint8_t *)j->mm->w->data + panel0 * panel_bytes;
+    const struct dk_qahead ahead = j->ahead;
     for (uint32_t p = panel0; p < panel1; p++, panel += panel_bytes) {
         __m512 acc[TILE_ROWS];
         begin(rows, j, acc);
@@ -126,7 +128,7 @@ DK_KERNEL void packed(enum dk_type t, unsigned rows, const struct job *j, uint32
         struct dk_q512_super super = {_mm512_setzero_ps(), _mm512_setzero_ps()};
         for (uint32_t b = j->b0; b < j->b1; b++, x += j->stride) {
             struct dk_q512 w;
-            dk_qprefetch(t, panel, b);
+            dk_qprefetch(t, panel, b, ahead);
             dk_q512_unpack(t, panel, b, &super, &w);
             if (rows > TILE_ROWS / 2 && rec) {
 #pragma GCC unroll 8
@@ -223,7 +225,7 @@ static const unpacked_fn unpacked_table[3][TILE_ROWS] = {UNPACKED_LINE(ZERO), UN
 
 /* Rows [row0, row0 + rows) of one panel, more than eight of them; row0 is a multiple of 16. */
 static void panel_rows(const struct dk_mm *mm, const struct dk_act *a, uint32_t panel,
-                       uint32_t row0, uint32_t rows, struct scratch *s)
+                       uint32_t row0, uint32_t rows, struct dk_qahead ahead, struct scratch *s)
 {
     enum dk_type t = mm->w->type;
     struct dk_qgeom g = dk_qgeom(t);
@@ -234,6 +236,7 @@ static void panel_rows(const struct dk_mm *mm, const struct dk_act *a, uint32_t 
         .blocks = blocks,
         .rec = s->rec,
         .zero_shift = g.zero_shift,
+        .ahead = ahead,
     };
     for (j.b0 = 0; j.b0 < blocks; j.b0 = j.b1) {
         j.b1 = blocks - j.b0 < CHUNK_BLOCKS ? blocks : j.b0 + CHUNK_BLOCKS;
@@ -258,6 +261,7 @@ static void panel_rows(const struct dk_mm *mm, const struct dk_act *a, uint32_t 
 DK_DECLARE_MATMUL(dk_cpu_matmul_quant_avx512)
 {
     uint32_t blocks = mm->w->k / DK_QBLOCK, rows;
+    const struct dk_qahead ahead = dk_qahead(mm, panel1);
     for (uint32_t r = 0; r < a->rows; r += rows) {
         rows = a->rows - r < CHUNK_ROWS ? a->rows - r : CHUNK_ROWS;
         if (rows <= TILE_ROWS) {
@@ -268,11 +272,12 @@ DK_DECLARE_MATMUL(dk_cpu_matmul_quant_avx512)
                 .row = r,
                 .b1 = blocks,
                 .blocks = blocks,
+                .ahead = ahead,
             };
             packed_table[mm->w->type][rows - 1](&j, panel0, panel1);
             continue;
         }
         for (uint32_t p = panel0; p < panel1; p++)
-            panel_rows(mm, a, p, r, rows, scratch);
+            panel_rows(mm, a, p, r, rows, ahead, scratch);
     }
 }

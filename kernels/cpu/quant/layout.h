@@ -115,13 +115,35 @@ DK_INLINE size_t dk_qquants_at(enum dk_type t, uint32_t b)
     return dk_qgroup_at(t, b) + g.scale_bytes + (size_t)(b % g.group) * g.quant_bytes;
 }
 
-/* Fetches what lies ahead of block b.  Types with more arithmetic for a byte are best served from L2,
- * Q8_0 from L1; the distances keep away from multiples of 4 KiB. */
-DK_INLINE void dk_qprefetch(enum dk_type t, const uint8_t *panel, uint32_t b)
+/* Where a call's weights end, and the way from there to what is fetched then. */
+struct dk_qahead {
+    uintptr_t end, jump;
+};
+
+/* Types with more arithmetic for a byte are best served from L2, Q8_0 from L1; the distances keep away
+ * from multiples of 4 KiB. */
+DK_INLINE size_t dk_qdistance(enum dk_type t)
+{
+    return dk_qgeom(t).bits == 8 ? 7168 : 9216;
+}
+
+/* For panels up to panel1 (not included).  Behind them begins what the thread reads next: so its first
+ * lines are there when it comes to them.  Unknown: what has been read is named once more. */
+DK_INLINE struct dk_qahead dk_qahead(const struct dk_mm *mm, uint32_t panel1)
+{
+    uintptr_t end =
+        (uintptr_t)mm->w->data + panel1 * dk_qpanel_bytes(mm->w->type, mm->w->k / DK_QBLOCK);
+    uintptr_t next = mm->next ? (uintptr_t)mm->next : end - dk_qdistance(mm->w->type);
+    return (struct dk_qahead){end, next - end};
+}
+
+/* Fetches what lies ahead of block b. */
+DK_INLINE void dk_qprefetch(enum dk_type t, const uint8_t *panel, uint32_t b, struct dk_qahead a)
 {
     const struct dk_qgeom g = dk_qgeom(t);
     const size_t step = g.scale_bytes / g.group + g.quant_bytes;
-    const uint8_t *p = panel + b * step + (g.bits == 8 ? 7168 : 9216);
+    uintptr_t at = (uintptr_t)panel + b * step + dk_qdistance(t);
+    const char *p = (const char *)(at < a.end ? at : at + a.jump);
 #pragma GCC unroll 9
     for (unsigned l = 0; l < (step + 63) / 64; l++) {
         if (g.bits == 8)
