@@ -18,6 +18,12 @@
 #define EVAL_NAME         64u
 #define EVAL_MAX_CLIENTS  64u
 
+/* Seconds of the calls that a round is made of, added up. */
+struct eval_parts {
+    unsigned n;
+    double pass, verify, inject; /* verify: of plain decoding, its one row */
+};
+
 /* One way to decode.  Setting 0 of a temperature is plain decoding. */
 struct eval_setting {
     char name[EVAL_NAME]; /* as it was asked for */
@@ -27,6 +33,7 @@ struct eval_setting {
     /* Made-up acceptance of each position given those before it, so that a round commits `tau`. */
     double tau; /* 0: the drafter's own */
     float acceptance[DRAFT_MAX_WINDOW - 1];
+    struct eval_parts parts;
     double predicted; /* speed-up by the cost model; 0: it has none */
     double kernels;   /* seconds that the calls of all rounds take alone */
 };
@@ -126,8 +133,11 @@ double eval_speedup(const struct eval_suite *s, const struct eval *e, unsigned s
 void eval_table(const struct eval *e, FILE *f);
 /* Where the time goes: a pass, a verification, and what is left of a round. */
 void eval_costs(const struct eval *e, FILE *f);
-/* With --random: speed-ups by the cost model, and their table. */
-int eval_predict(struct eval *e, struct engine *en, struct error *err);
+/* With --random: the calls that setting j's rounds are made of, after an answer; then speed-ups by the cost
+ * model, and their table. */
+int eval_time_parts(struct eval *e, struct engine *en, unsigned j, const struct eval_answer *a,
+                    struct error *err);
+void eval_predict(struct eval *e);
 void eval_predictions(const struct eval *e, FILE *f);
 int eval_csv(const struct eval *e, struct error *err);
 /* Speed-ups as bars. */

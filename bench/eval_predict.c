@@ -6,15 +6,16 @@
  *
  *     speed-up = tau * t(1) / (t_inject(tau) + K * t_pass(W) + t(W))
  *
- * The times are those of the calls alone, measured after the run at the context of its middle.  tau and K
- * are the run's own: made-up acceptance is drawn.
+ * The times are those of the calls alone, at the context of the middle of an answer, measured after each
+ * answer, so that what disturbs the machine disturbs both.  tau and K are the run's own: made-up acceptance
+ * is drawn.
  */
 #include <stdio.h>
 
 #include "bench/eval.h"
 #include "engine/drafter_file.h"
 
-#define TIMES 9u
+#define TIMES 3u
 
 static int seconds(const struct eval *e, struct engine *en, enum engine_call call, uint32_t rows,
                    double *ret, struct error *err)
@@ -41,38 +42,48 @@ static bool has_model(const struct eval_setting *t)
            t->drafting.method == DRAFT_DDTREE;
 }
 
-static int predict(struct eval *e, struct engine *en, unsigned j, struct error *err)
+int eval_time_parts(struct eval *e, struct engine *en, unsigned j, const struct eval_answer *a,
+                    struct error *err)
 {
     struct eval_setting *t = &e->settings[j];
-    const struct eval_result *s = &e->suites[0].results[j];
-    double one = 0, pass = 0, verify = 0, inject = 0;
+    const struct engine_drafting *d = &a->usage.drafting;
+    struct eval_parts p = {.n = t->parts.n + 1};
     uint32_t block, rows;
-    if (!has_model(t) || !s->rounds)
-        return 0;
-    double tau = (double)s->committed / (double)s->rounds;
-    double passes = (double)s->passes / (double)s->rounds;
-    rows_of(t, en, &block, &rows);
-    int r = seconds(e, en, ENGINE_CALL_TARGET, 1, &one, err);
-    if (r == 0)
-        r = seconds(e, en, ENGINE_CALL_DRAFTER, block, &pass, err);
-    if (r == 0)
-        r = seconds(e, en, ENGINE_CALL_TARGET, rows, &verify, err);
-    if (r == 0)
-        r = seconds(e, en, ENGINE_CALL_INJECT, (uint32_t)(tau + 0.5), &inject, err);
+    int r = 0;
+    if (t->drafting.method == DRAFT_AR) {
+        r = seconds(e, en, ENGINE_CALL_TARGET, 1, &p.verify, err);
+    } else if (has_model(t) && d->rounds) {
+        uint32_t tokens = (uint32_t)((double)d->committed / (double)d->rounds + 0.5);
+        rows_of(t, en, &block, &rows);
+        r = seconds(e, en, ENGINE_CALL_DRAFTER, block, &p.pass, err);
+        if (r == 0)
+            r = seconds(e, en, ENGINE_CALL_TARGET, rows, &p.verify, err);
+        if (r == 0)
+            r = seconds(e, en, ENGINE_CALL_INJECT, tokens, &p.inject, err);
+    }
     if (r < 0)
         return error_prefix(err, r, "%s", t->name);
-    double round = inject + passes * pass + verify;
-    t->predicted = tau * one / round;
-    t->kernels = (double)s->rounds * round;
+    p.pass += t->parts.pass;
+    p.verify += t->parts.verify;
+    p.inject += t->parts.inject;
+    t->parts = p;
     return 0;
 }
 
-int eval_predict(struct eval *e, struct engine *en, struct error *err)
+void eval_predict(struct eval *e)
 {
-    int r = 0;
-    for (unsigned j = 0; j < e->n_settings && r == 0; j++)
-        r = predict(e, en, j, err);
-    return r;
+    for (unsigned j = 0; j < e->n_settings; j++) {
+        struct eval_setting *t = &e->settings[j];
+        const struct eval_result *s = &e->suites[0].results[j];
+        const struct eval_parts *p = &t->parts, *b = &e->settings[t->baseline].parts;
+        if (!has_model(t) || !s->rounds || p->n == 0 || b->n == 0)
+            continue;
+        double tau = (double)s->committed / (double)s->rounds;
+        double passes = (double)s->passes / (double)s->rounds;
+        double round = (p->inject + passes * p->pass + p->verify) / p->n;
+        t->predicted = tau * b->verify / b->n / round;
+        t->kernels = (double)s->rounds * round;
+    }
 }
 
 void eval_predictions(const struct eval *e, FILE *f)

@@ -7,6 +7,7 @@
  * token.  Speed-up: mean time of a token after the first with ar, over that of the setting.
  */
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -83,6 +84,15 @@ void eval_costs(const struct eval *e, FILE *f)
     }
 }
 
+/* Half of the 95 % interval of a mean, as of many answers. */
+static double half_interval(const double *x, size_t n)
+{
+    double mean = eval_mean(x, n), sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += (x[i] - mean) * (x[i] - mean);
+    return n > 1 ? 1.96 * sqrt(sum / (double)(n - 1) / (double)n) : 0;
+}
+
 static void csv_line(const struct eval *e, const struct eval_suite *s, unsigned j, FILE *f,
                      double *work)
 {
@@ -102,7 +112,8 @@ static void csv_line(const struct eval *e, const struct eval_suite *s, unsigned 
             (unsigned long long)r->accepted, (unsigned long long)r->passes,
             (unsigned long long)r->helpful, (unsigned long long)r->harmful, r->draft_s,
             r->verify_s);
-    fprintf(f, ",%.4f", t->predicted);
+    double tau = eval_mean(r->tau, r->n), half = half_interval(r->tau, r->n);
+    fprintf(f, ",%.4f,%.4f,%.4f", t->predicted, tau - half, tau + half);
     for (unsigned p = 0; p < DRAFT_MAX_PASSES; p++)
         fprintf(f, ",%llu", (unsigned long long)r->after[p]);
     fputc('\n', f);
@@ -124,7 +135,7 @@ int eval_csv(const struct eval *e, struct error *err)
     fputs(
         "suite,setting,method,temperature,window,passes,tree_budget,responses,tokens,rounds,tau,"
         "tau_pooled,ms_per_token,speedup,speedup_median,speedup_low,speedup_high,drafted,accepted,"
-        "drafter_passes,edits_helpful,edits_harmful,draft_s,verify_s,predicted_speedup",
+        "drafter_passes,edits_helpful,edits_harmful,draft_s,verify_s,predicted_speedup,tau_low,tau_high",
         f);
     for (unsigned p = 0; p < DRAFT_MAX_PASSES; p++)
         fprintf(f, ",agree_after_p%u", p + 1);
