@@ -2,7 +2,7 @@
 /*
  * dedit-client batch: JSON lines in, JSON lines out in the order of the input, several at once.
  * One input line: {"prompt": "..."} or {"messages": [...]}, and any of "id", "max_tokens",
- * "temperature", "seed".  With --output an interrupted run goes on after the last whole line; a line whose
+ * "temperature", "top_p", "seed", "method", "stop" (a string or a list).  With --output an interrupted run goes on after the last whole line; a line whose
  * answer was lost with the daemon is not written, so it is asked again.
  */
 #include <errno.h>
@@ -46,8 +46,49 @@ struct batch {
 
 /* ---- one line in -------------------------------------------------------------------------------------------- */
 
+#define MAX_STOP 64
+
+static bool take_stop(const json_t *list, struct dedit_options *o, const char **stop)
+{
+    size_t n = json_is_string(list) ? 1 : json_array_size(list);
+    if ((!json_is_string(list) && !json_is_array(list)) || n > MAX_STOP)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *s = json_is_string(list) ? list : json_array_get(list, i);
+        stop[i] = json_string_value(s);
+        if (!stop[i] || strlen(stop[i]) != json_string_length(s))
+            return false;
+    }
+    o->stop = stop;
+    o->n_stop = n;
+    return true;
+}
+
+/* What a line says beside numbers; the strings stay the line's. */
+static bool take_words(const json_t *in, struct dedit_options *o, const char **stop,
+                       const char **why)
+{
+    const json_t *top_p = json_object_get(in, "top_p"), *method = json_object_get(in, "method");
+    const json_t *list = json_object_get(in, "stop");
+    if (top_p && !json_is_null(top_p)) {
+        *why = "top_p must be a number";
+        if (!json_is_number(top_p))
+            return false;
+        o->top_p = (float)json_number_value(top_p);
+    }
+    if (method && !json_is_null(method)) {
+        *why = "method must be a string";
+        o->method = json_string_value(method);
+        if (!o->method || strlen(o->method) != json_string_length(method))
+            return false;
+    }
+    *why = "stop must be a string or a list of at most 64 strings, without NULs";
+    return !list || json_is_null(list) || take_stop(list, o, stop);
+}
+
 /* A line's own values over those of the command line; false and *why when one is not what it must be. */
-static bool take_values(const json_t *in, struct dedit_options *o, const char **why)
+static bool take_values(const json_t *in, struct dedit_options *o, const char **stop,
+                        const char **why)
 {
     const json_t *tokens = json_object_get(in, "max_tokens");
     const json_t *temperature = json_object_get(in, "temperature");
@@ -73,7 +114,7 @@ static bool take_values(const json_t *in, struct dedit_options *o, const char **
         o->has_seed = 1;
         o->seed = (uint64_t)json_integer_value(seed);
     }
-    return true;
+    return take_words(in, o, stop, why);
 }
 
 /* Messages as they are in the line; NULL with *why set when they are no list of role and content. */
@@ -120,9 +161,9 @@ static void submit(struct batch *b, struct item *it)
     struct dedit_error e;
     const json_t *prompt = json_object_get(it->in, "prompt");
     const json_t *messages = json_object_get(it->in, "messages");
-    const char *why;
+    const char *why, *stop[MAX_STOP];
 
-    if (!take_values(it->in, &o, &why)) {
+    if (!take_values(it->in, &o, stop, &why)) {
         set_result_error(it, "invalid-argument", why);
         return;
     }

@@ -180,7 +180,8 @@ static void print_token(struct trace *t, uint32_t id, const char *sgr, const cha
 
 static void print_pass(struct trace *t, const json_t *r, size_t pass)
 {
-    static const char *const sgr[EDIT_KINDS] = {"", "\033[1;32m", "\033[1;31m", "\033[33m", "\033[36m"};
+    static const char *const sgr[EDIT_KINDS] = {"", "\033[1;32m", "\033[1;31m", "\033[33m",
+                                                "\033[36m"};
     static const char *const mark[EDIT_KINDS] = {"", "+", "-", "~", "?"};
     size_t window = field(r, "window");
     uint32_t accepted =
@@ -252,11 +253,27 @@ static bool write_line(struct trace *t, json_t *j)
     return good;
 }
 
+/* The model that answered: the one that was named, else the daemon's default. */
+static json_t *model_name(struct trace *t)
+{
+    struct dedit_model_list *l = NULL;
+    struct dedit_error e;
+    json_t *name = NULL;
+    if (t->c->o.model)
+        return json_string(t->c->o.model);
+    if (dedit_client_models(t->d, NULL, &l, &e) == 0)
+        for (size_t i = 0; i < dedit_model_list_len(l) && !name; i++)
+            if (dedit_model_list_at(l, i)->is_default)
+                name = json_string(dedit_model_list_at(l, i)->name);
+    dedit_model_list_free(l);
+    return name ? name : json_null();
+}
+
 static bool write_all(struct trace *t, const struct dedit_event *end)
 {
     const struct dedit_options *o = &t->c->o;
-    bool good = write_line(t, json_pack("{s:i, s:s?, s:s}", "trace", 1, "model", o->model, "method",
-                                        o->method ? o->method : "auto"));
+    bool good = write_line(t, json_pack("{s:i, s:o, s:s}", "trace", 1, "model", model_name(t),
+                                        "method", o->method ? o->method : "auto"));
     size_t i;
     json_t *r;
     json_array_foreach(t->rounds, i, r)

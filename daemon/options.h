@@ -81,7 +81,7 @@
     X("kv_dtype", KVTYPE, engine.kv_type, "f32", "f32|bf16|f16", "type of the KV pool")            \
     X("dtype", DTYPE, engine.dtype, "auto", "auto|bf16|f32|q8_0",                                  \
       "weights: as in the file, or converted at load (bf16 and q8_0 round: another model)")        \
-    X("max_num_seqs", U32, engine.max_num_seqs, "64", "requests", "running at once")               \
-    X("max_num_batched_tokens", U32, engine.max_num_batched_tokens, "512", "tokens", "rows of a step") \
-    X("prefill_chunk", U32, engine.prefill_chunk, "256", "tokens", "prompt rows of a request per step") \
+    X("max_num_seqs", U32, engine.max_num_seqs, "64", "requests", "running at once; 0: 64")        \
+    X("max_num_batched_tokens", U32, engine.max_num_batched_tokens, "512", "tokens", "rows of a step; 0: 512") \
+    X("prefill_chunk", U32, engine.prefill_chunk, "256", "tokens", "prompt rows of a request per step; 0: 256") \
     X("enable_prefix_caching", BOOL, engine.enable_prefix_caching, "yes", "yes|no", "reuse of KV blocks of equal prefixes")

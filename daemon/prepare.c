@@ -57,6 +57,9 @@ int prepare_check(struct job *j, struct error *err)
     if (r < 0)
         return r;
     r = m->served ? engine_check_drafting(m->served->engine, &j->drafting, err) : 0;
+    if (r == DEDIT_E_UNSUPPORTED) /* by the name that the peer knows */
+        return ERR(err, UNSUPPORTED, "method: %s needs a drafter, and %s was loaded without one",
+                   draft_method_name(j->drafting.method), m->name);
     if (r < 0)
         return r;
     uint32_t room = m->max_context - (uint32_t)j->n_ids;

@@ -82,6 +82,7 @@ int engine_options_set(struct engine_options *e, int id, const char *arg, struct
         c->drafter = arg;
         return 1;
     case ENGINE_OPT_DRAFTER_DTYPE:
+        e->drafter_dtype_given = true;
         return set_dtype(arg, true, &c->drafter_dtype, err);
     case ENGINE_OPT_EXACT:
         c->exact = true;
@@ -96,6 +97,8 @@ int engine_options_set(struct engine_options *e, int id, const char *arg, struct
 
 int engine_options_tier(struct engine_options *e, struct error *err)
 {
+    if (e->drafter_dtype_given && !e->config.drafter)
+        return ERR(err, INVALID, "--drafter-dtype needs --drafter");
     if (e->config.n_threads == 0) {
         cpu_set_t set;
         CPU_ZERO(&set);

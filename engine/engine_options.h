@@ -11,7 +11,7 @@
 
 struct engine_options {
     const char *model; /* NULL: the default model */
-    bool tier_given;
+    bool tier_given, drafter_dtype_given;
     struct engine_config config;
 };
 enum {
@@ -29,7 +29,8 @@ extern const struct option_def engine_option_defs[];
 void engine_options_init(struct engine_options *e);
 /* 1 when id is one of them and was taken, 0 when it is another's, negative on error. */
 int engine_options_set(struct engine_options *e, int id, const char *arg, struct error *err);
-/* After the options: the tier of DEDIT_CPU_TIER unless --tier was given, the number of threads. */
+/* After the options: what has to stand together; the tier of DEDIT_CPU_TIER unless --tier was given, the
+ * number of threads. */
 int engine_options_tier(struct engine_options *e, struct error *err);
 /* Loads the model. */
 int engine_options_open(const struct engine_options *e, const char *path, struct engine **ret,

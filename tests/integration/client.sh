@@ -93,23 +93,33 @@ X
 }
 ok 'a batch in the order of its lines, the same one by one' batch
 batch_values() {
-    for v in '"max_tokens": -1' '"max_tokens": 1.5' '"max_tokens": "4"' '"temperature": "hot"' '"seed": -1' '"seed": 0.5'; do
+    for v in '"max_tokens": -1' '"max_tokens": 1.5' '"max_tokens": "4"' '"temperature": "hot"' '"seed": -1' '"seed": 0.5' \
+        '"top_p": "x"' '"method": 3' '"stop": 7' '"stop": ["a", 1]'; do
         printf '{"prompt": "hi", %s}\n' "$v"
     done > "$scratch/values"
     printf '{"prompt": "hi", "max_tokens": 3, "temperature": null, "seed": null, "note": []}\n' >> "$scratch/values"
+    # What can be read is obeyed: a wrong method is the daemon's to refuse, and text ends before a stop string.
+    printf '{"prompt": "hi", "method": "magic"}\n' >> "$scratch/values"
+    printf '{"prompt": "hi", "max_tokens": 9, "temperature": 0, "top_p": 0.5, "method": "ngram"}\n' >> "$scratch/values"
     "$client" batch --raw --quiet --ignore-eos "$scratch/values" > "$scratch/out"
     [ $? -eq 1 ] || return 1
     python3 - "$scratch/out" << 'X'
 import json, sys
 lines = [json.loads(l) for l in open(sys.argv[1])]
-names = ["max_tokens"] * 3 + ["temperature", "seed", "seed"]
-assert len(lines) == 7, lines
+names = ["max_tokens"] * 3 + ["temperature", "seed", "seed", "top_p", "method", "stop", "stop"]
+assert len(lines) == 13, lines
 for l, name in zip(lines, names):
     assert l["error"]["code"] == "invalid-argument" and l["error"]["message"].startswith(name), l
-assert lines[6]["usage"]["completion_tokens"] == 3, lines[6]
+assert lines[10]["usage"]["completion_tokens"] == 3, lines[10]
+assert "magic" in lines[11]["error"]["message"], lines[11]
+text = lines[12]["text"]
+assert lines[12]["usage"]["completion_tokens"] == 9 and len(text) > 3, lines[12]
+json.dump({"prompt": "hi", "max_tokens": 9, "temperature": 0, "stop": [text[2:4], "\u0001"]}, open(sys.argv[1] + ".stop", "w"))
 X
+    "$client" batch --raw --quiet --ignore-eos "$scratch/out.stop" > "$scratch/out2" || return 1
+    grep -q '"finish_reason": *"stop"' "$scratch/out2"
 }
-ok 'a batch refuses values that it cannot read' batch_values
+ok 'a batch refuses values that it cannot read, and obeys the others' batch_values
 resume() {
     head -n 17 "$scratch/out1" > "$scratch/part"
     printf '{"line":18,"te' >> "$scratch/part"

@@ -11,6 +11,8 @@ struct engine_config test_engine_config(void)
 {
     struct engine_config c;
     engine_config_init(&c);
+    struct error err = {0};
+    ck_ok(dk_tier_choose(getenv("DEDIT_CPU_TIER"), &c.tier, &err), &err);
     c.device = getenv("DEDIT_TEST_DEVICE"); /* the suite runs on the emulated device as well */
     c.n_threads = 1; /* barriers crawl where the machine is busy; some tests ask for more */
     c.max_context = 512;
