@@ -46,7 +46,7 @@
       "requests", "requests of one connection")                                                    \
     X("limits", "max_prompt_bytes", SIZE, max_prompt_bytes, "16M", "bytes", "one prompt")          \
     X("limits", "max_prompt_bytes_per_uid", SIZE, max_prompt_bytes_per_uid, "64M", "bytes",        \
-      "prompts of one user under way; 0: no limit of its own")                                     \
+      "prompts of one user under way, and distributions of rejection; 0: no limit of its own")      \
     X("limits", "max_ring_bytes", SIZE, max_ring_bytes, "4M", "bytes", "one ring")                 \
     X("limits", "max_ring_bytes_per_uid", SIZE, max_ring_bytes_per_uid, "256M", "bytes",           \
       "rings of one user; 0: no limit of its own")                                                 \

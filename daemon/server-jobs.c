@@ -59,7 +59,7 @@ static void refuse(struct server *s, struct job *j, const struct error *e)
 static void accept_job(struct server *s, struct job *j)
 {
     struct error err = j->prepare_error;
-    uint64_t blocks = 0;
+    uint64_t blocks = 0, drafting = 0;
     int r = err.code;
 
     if (r == 0)
@@ -73,11 +73,17 @@ static void accept_job(struct server *s, struct job *j)
                     "max_kv_blocks_per_uid: the request may need %llu, the limit is %llu",
                     (unsigned long long)blocks, (unsigned long long)limit);
     }
+    if (r == 0 && j->model->served) {
+        drafting = engine_drafting_bytes(j->model->served->engine, &j->drafting,
+                                         j->sampling.temperature);
+        r = quota_charge(&s->quota, j->account, QUOTA_PROMPT_BYTES, drafting, &err);
+    }
     if (r < 0) {
         refuse(s, j, &err);
         return;
     }
     j->kv_blocks = blocks;
+    j->prompt_bytes += drafting;
     j->accepted = true;
     peer_send_accepted(j);
     j->state = JOB_QUEUED;

@@ -39,6 +39,18 @@ static int make_rejection(struct drafting_state *d, uint32_t vocab, struct error
     return d->ids && d->probs && d->weights && d->q ? 0 : ERR_NOMEM(err);
 }
 
+uint64_t engine_drafting_bytes(const struct engine *e, const struct drafting_params *p,
+                               float temperature)
+{
+    struct drafting_params r = *p;
+    const uint64_t vocab = e->model->vocab_size;
+    drafting_resolve(e, &r);
+    bool passes = r.method == DRAFT_DFLASH || r.method == DRAFT_DEDIT || r.method == DRAFT_DDTREE;
+    if (r.verification != DRAFT_REJECTION || !passes || temperature < SAMPLER_GREEDY_BELOW)
+        return 0;
+    return vocab * (sizeof(uint32_t) + 2 * sizeof(double) + (r.window - 1) * sizeof(float));
+}
+
 int drafting_new(const struct engine *e, const struct drafting_params *p, uint64_t seed,
                  float temperature, struct drafting_state **ret, struct error *err)
 {

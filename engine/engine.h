@@ -196,6 +196,10 @@ int engine_submit(struct engine *e, const struct engine_request *q, struct reque
 /* Are these wishes right for this model?  Reads only what is constant once loaded: any thread. */
 int engine_check_drafting(const struct engine *e, const struct drafting_params *p,
                           struct error *err);
+/* Memory that these wishes take for a request's time beside what every request has: rule B with drawn
+ * drafts keeps their distributions. */
+uint64_t engine_drafting_bytes(const struct engine *e, const struct drafting_params *p,
+                               float temperature);
 /* Ends a request in any phase; its finished callback runs now, its KV is free on return.  Handle
  * stays valid until request_free.  Late calls are no-ops. */
 void engine_cancel(struct engine *e, struct request *r);

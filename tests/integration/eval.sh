@@ -32,6 +32,7 @@ X
 ok 'random weights: every setting, CSV and SVG' random
 
 ok 'clients need suites' error 2 'eval --random smollm2-135m --clients 2' 'needs suites'
+ok 'a type of a drafter that is not there' error 2 'eval --random smollm2-135m --drafter-dtype bf16' 'needs --drafter'
 ok 'controller: no suite' error 2 'controller' 'no suite is named'
 ok 'controller: one temperature' error 2 'controller --setting ngram,t=1 x.jsonl' 'temperature'
 ok 'controller: no made-up acceptance' error 2 'controller --setting dflash,w=8,tau=3 x.jsonl' 'made-up'
