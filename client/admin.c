@@ -106,7 +106,8 @@ int dedit_client_models(struct dedit_client *c, const char *name, struct dedit_m
     if (!l->methods)
         return public_error(DEDIT_E_NOMEM, NULL, perr);
     for (size_t i = 0; i < n; i++) {
-        const Dedit__Wire__Model *from = name ? l->reply.msg->model : l->reply.msg->models->models[i];
+        const Dedit__Wire__Model *from =
+            name ? l->reply.msg->model : l->reply.msg->models->models[i];
         if (take_model(from, &l->methods[i], &l->m[i]) < 0)
             return public_error(DEDIT_E_NOMEM, NULL, perr);
     }
@@ -198,8 +199,8 @@ int dedit_client_tokenize(struct dedit_client *c, const char *model, const char 
     return 0;
 }
 
-int dedit_client_detokenize(struct dedit_client *c, const char *model, const uint32_t *ids, size_t n,
-                            char **ret_text, size_t *ret_len, struct dedit_error *perr)
+int dedit_client_detokenize(struct dedit_client *c, const char *model, const uint32_t *ids,
+                            size_t n, char **ret_text, size_t *ret_len, struct dedit_error *perr)
 {
     struct error err = {0};
     _cleanup_reply_ struct reply r = {0};
@@ -234,10 +235,17 @@ static int call_ok(struct dedit_client *c, Dedit__Wire__ClientMessage *m, struct
 int dedit_client_load(struct dedit_client *c, const char *name, const char *path,
                       struct dedit_error *perr)
 {
+    return dedit_client_load_drafted(c, name, path, NULL, perr);
+}
+
+int dedit_client_load_drafted(struct dedit_client *c, const char *name, const char *path,
+                              const char *drafter, struct dedit_error *perr)
+{
     Dedit__Wire__LoadModel l = DEDIT__WIRE__LOAD_MODEL__INIT;
     Dedit__Wire__ClientMessage m = DEDIT__WIRE__CLIENT_MESSAGE__INIT;
     l.name = (char *)(uintptr_t)name;
     l.path = (char *)(uintptr_t)path;
+    l.drafter = (char *)(uintptr_t)drafter;
     m.body_case = DEDIT__WIRE__CLIENT_MESSAGE__BODY_LOAD_MODEL;
     m.load_model = &l;
     return call_ok(c, &m, perr);

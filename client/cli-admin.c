@@ -28,15 +28,15 @@ static int no_arguments(struct cli *c)
 
 static json_t *model_json(const struct dedit_model *m)
 {
-    return json_pack("{s:s, s:s, s:b, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:s, s:I, s:I, s:s}",
-                     "name", m->name, "state", m->state, "default", (int)m->is_default, "progress",
-                     (json_int_t)m->progress_percent, "family", m->family, "chat_format",
-                     m->chat_format, "vocab_size", (json_int_t)m->vocab_size, "max_context",
-                     (json_int_t)m->max_context, "weight_bytes", (json_int_t)m->weight_bytes,
-                     "kv_bytes", (json_int_t)m->kv_bytes, "memory_bytes",
-                     (json_int_t)m->memory_bytes, "class", m->numeric_class, "drafter", m->drafter,
-                     "methods", m->methods, "running", (json_int_t)m->running, "waiting",
-                     (json_int_t)m->waiting, "path", m->path);
+    return json_pack(
+        "{s:s, s:s, s:b, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:s, s:I, s:I, s:s}",
+        "name", m->name, "state", m->state, "default", (int)m->is_default, "progress",
+        (json_int_t)m->progress_percent, "family", m->family, "chat_format", m->chat_format,
+        "vocab_size", (json_int_t)m->vocab_size, "max_context", (json_int_t)m->max_context,
+        "weight_bytes", (json_int_t)m->weight_bytes, "kv_bytes", (json_int_t)m->kv_bytes,
+        "memory_bytes", (json_int_t)m->memory_bytes, "class", m->numeric_class, "drafter",
+        m->drafter, "methods", m->methods, "running", (json_int_t)m->running, "waiting",
+        (json_int_t)m->waiting, "path", m->path);
 }
 
 static void print_model(const struct dedit_model *m)
@@ -97,7 +97,10 @@ int cli_load(struct cli *c)
     int status = CLI_USAGE;
     const char *name = one_argument(c, "model");
     struct dedit_client *d = name ? cli_connect(c, &status) : NULL;
-    return d ? done(c, d, dedit_client_load(d, name, cli_own(c, "path"), &e), &e) : status;
+    if (!d)
+        return status;
+    int r = dedit_client_load_drafted(d, name, cli_own(c, "path"), cli_own(c, "drafter"), &e);
+    return done(c, d, r, &e);
 }
 
 int cli_unload(struct cli *c)
@@ -230,7 +233,8 @@ int cli_detokenize(struct cli *c)
         if (parse_u32(c->argv[i], UINT32_MAX, &ids[i]) < 0)
             status = cli_usage_error(c, "\"%s\" is no token id", c->argv[i]);
     struct dedit_client *d = status == CLI_OK ? cli_connect(c, &status) : NULL;
-    if (d && dedit_client_detokenize(d, cli_own(c, "model"), ids, (size_t)c->argc, &text, &len, &e) < 0)
+    if (d &&
+        dedit_client_detokenize(d, cli_own(c, "model"), ids, (size_t)c->argc, &text, &len, &e) < 0)
         status = cli_fail(c, &e);
     else if (d && c->json)
         cli_print_json(json_pack("{s:s%}", "text", text, len));

@@ -50,6 +50,7 @@ static const struct cli_option rm_options[] = {
 };
 static const struct cli_option load_options[] = {
     {"path", 0, "PATH", NULL, "file or folder of a model that is not configured"},
+    {"drafter", 0, "PATH", "one that lies beside it", "its drafter; none: no drafter"},
 };
 static const struct cli_option drain_options[] = {
     {"stop", 0, NULL, NULL, "the daemon ends when the last request has"},

@@ -321,6 +321,9 @@ DEDIT_API int dedit_client_detokenize(struct dedit_client *c, const char *model,
 /* Privileged.  load waits until the model is ready or has failed. */
 DEDIT_API int dedit_client_load(struct dedit_client *c, const char *name, const char *path,
                                 struct dedit_error *err);
+/* path and drafter of a model that is not configured; drafter "none": not even one that lies beside it. */
+DEDIT_API int dedit_client_load_drafted(struct dedit_client *c, const char *name, const char *path,
+                                        const char *drafter, struct dedit_error *err);
 DEDIT_API int dedit_client_unload(struct dedit_client *c, const char *name, struct dedit_error *err);
 DEDIT_API int dedit_client_reload(struct dedit_client *c, struct dedit_error *err);
 /* No new requests from now on; with stop != 0 the daemon exits when idle. */

@@ -135,17 +135,27 @@ int models_init(struct server *s, struct error *err)
     return r;
 }
 
-int models_add(struct server *s, const char *name, const char *path, struct model **ret,
-               struct error *err)
+static bool same_text(const char *a, const char *b)
 {
+    return a && b ? strcmp(a, b) == 0 : !a && !b;
+}
+
+int models_add(struct server *s, const char *name, const char *path, const char *drafter,
+               struct model **ret, struct error *err)
+{
+    drafter = drafter && *drafter ? drafter : NULL;
     if (!name || !*name)
         return ERR(err, INVALID, "name: must be set together with path");
     struct model *m = models_find(s, name);
     if (m && strcmp(m->path, path) != 0)
         return ERR(err, BUSY, "model: %s is known already, with the path %s", name, m->path);
+    if (m && drafter && !same_text(m->config.drafter, drafter))
+        return ERR(err, BUSY, "model: %s is known already, with the drafter %s", name,
+                   m->config.drafter ? m->config.drafter : "that lies beside it, if there is one");
     if (!m) {
         struct model_config_entry e = {.name = (char *)(uintptr_t)name,
-                                       .path = (char *)(uintptr_t)path};
+                                       .path = (char *)(uintptr_t)path,
+                                       .drafter = (char *)(uintptr_t)drafter};
         engine_config_init(&e.engine);
         e.engine.n_threads = s->config->threads;
         int r = dk_tier_choose(s->config->cpu_tier, &e.engine.tier, err);

@@ -71,7 +71,8 @@ uint64_t models_memory(const struct server *s);
  * when its last one has ended.  A load that fails later changes nothing else. */
 int models_load(struct server *s, struct model *m, bool wait, struct error *err);
 /* A model for LoadModel{name, path}: known by name, or new. */
-int models_add(struct server *s, const char *name, const char *path, struct model **ret,
+int models_add(struct server *s, const char *name, const char *path, const char *drafter,
+               struct model **ret,
                struct error *err);
 /* No new jobs; unloads when the last one has ended. */
 void models_unload(struct server *s, struct model *m);

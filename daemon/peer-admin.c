@@ -202,7 +202,9 @@ static int load(struct peer *p, uint64_t tag, const Dedit__Wire__LoadModel *q, s
     struct model *m;
     int r;
     if (q->path && *q->path)
-        r = models_add(s, q->name, q->path, &m, err);
+        r = models_add(s, q->name, q->path, q->drafter, &m, err);
+    else if (q->drafter && *q->drafter)
+        return ERR(err, INVALID, "drafter: needs path, a configured model has its own");
     else
         r = find(p, q->name, &m, err);
     if (r < 0)

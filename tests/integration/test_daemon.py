@@ -478,7 +478,7 @@ def idle_costs_nothing():
         d = Daemon("--event-loop", loop)
         clients = [d.client() for _ in range(4)]
         clients[0].ids(clients[0].submit(greedy([1, 2, 3], 50)))
-        time.sleep(0.5)
+        time.sleep(2)  # what calls cost is measured once, half a second after the last order
 
         def ticks():
             with open("/proc/%d/stat" % d.process.pid) as f:
@@ -691,6 +691,29 @@ def drafter_beside_a_model():
     assert d.metric("dedit_spec_decode_num_accepted_tokens_total") > 0
     refused("invalid-argument", ["passes"], lambda: submit("dflash", 0, passes=2))
     assert len(c.ids(submit("dedit", 0.9, verification="rejection"))[0]) == 60
+    c.close()
+    d.stop()
+    # A model that comes at run time names its drafter.
+    d = Daemon()
+    c = d.client()
+    def load(**values):
+        message = pb.ClientMessage()
+        for key, value in values.items():
+            setattr(message.load_model, key, value)
+        return c.call(message)
+    path, fitted = os.path.join(drafters, "target"), os.path.join(drafters, "fitted")
+    refused("invalid-argument", ["drafter", "path"], lambda: load(name="a_llama_tied", drafter=fitted))
+    def edited(model):
+        def fill(s):
+            greedy([5, 6, 7], 12, model=model)(s)
+            s.drafting.method = "dedit"
+        return fill
+    load(name="late", path=path, drafter=fitted)
+    got = c.ids(c.submit(edited("late")))[0]
+    assert len(got) > 0
+    refused("busy", ["known already", "fitted"], lambda: load(name="late", path=path, drafter="none"))
+    load(name="bare", path=path, drafter="none")
+    refused("unsupported", ["bare", "drafter"], lambda: c.submit(edited("bare")))
     c.close()
     d.stop()
     # A drafter of another model: the model does not load, and the message says why.

@@ -116,6 +116,7 @@ START_TEST(other_calls)
     dedit_free(text);
     dedit_free(ids);
     ck_dedit(dedit_client_load(c, "a", "/b", &e), &e);
+    ck_dedit(dedit_client_load_drafted(c, "a", "/b", "none", &e), &e);
     ck_dedit(dedit_client_unload(c, "a", &e), &e);
     ck_dedit(dedit_client_reload(c, &e), &e);
     ck_dedit(dedit_client_drain(c, 1, &e), &e);
