@@ -17,6 +17,7 @@
 #include "base/fd.h"
 #include "base/parse.h"
 #include "base/strbuf.h"
+#include "train/from_drafter.h"
 #include "train/tensor_file.h"
 
 void export_options_init(struct export_options *o)
@@ -177,11 +178,17 @@ int train_export(const struct export_options *o, struct error *err)
 {
     _cleanup_state_ struct train_state s = {0};
     _cleanup_(model_file_freep) struct model_file *target = NULL, *back = NULL;
+    bool drafter = false;
     int r = check_options(o, err);
     if (r == 0)
         r = model_file_open(o->target, &target, err);
     if (r == 0)
-        r = checkpoint_open(o->from, &s, err);
+        r = drafter_is(o->from, &drafter, err);
+    if (r == 0)
+        r = drafter ? state_from_drafter(o->from, target, false, &s, err)
+                    : checkpoint_open(o->from, &s, err);
+    if (r == 0 && drafter && !(s.recipe = json_object()))
+        r = ERR_NOMEM(err);
     if (r == 0)
         r = check_target(&s.shape, target, err);
     if (r < 0)

@@ -94,7 +94,7 @@ static int run(const struct train_command *c, int argc, char **argv)
 const struct train_command train_export_command = {
     .name = "export",
     .args = "CHECKPOINT",
-    .summary = "Writes a checkpoint as a drafter: a Hugging Face folder, or a GGUF file.",
+    .summary = "Writes a checkpoint, or a drafter anew, as a Hugging Face folder or a GGUF file.",
     .groups = groups,
     .set = set,
     .run = run,

@@ -85,7 +85,7 @@ int train_widen(const struct fit_options *o, struct error *err);
 
 enum export_form { EXPORT_HF, EXPORT_GGUF };
 struct export_options {
-    const char *from;   /* a checkpoint, or a run's folder: its newest one */
+    const char *from;   /* a checkpoint, a run's folder (its newest one), or a drafter to rewrite */
     const char *target; /* path of the model, for its configuration */
     const char *out;    /* folder (HF) or file (GGUF); must not exist, unless `force` */
     enum export_form form;

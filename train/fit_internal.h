@@ -43,13 +43,6 @@ void fit_close(struct fit *f);
 /* fit.c: sample numbers into a batch that w has begun; *ret_tokens: context tokens of it. */
 int fit_batch(struct fit *f, const uint32_t *samples, uint32_t n, uint64_t step,
               struct train_batch *ret, uint64_t *ret_tokens, struct error *err);
-/* from_drafter.c.  Is it a drafter that the engine loads (.gguf, a folder with config.json)? */
-int drafter_is(const char *path, bool *ret, struct error *err);
-/* Its weights as a state without moments; the columns of fc still hold the sizes of the taps, until
- * tap_scale is known and the second takes them out.  *ret is zero before and the caller's. */
-int state_from_drafter(const char *path, const struct model_file *target,
-                       const struct fit_options *o, struct train_state *ret, struct error *err);
-void state_unfold_taps(struct train_state *s);
 /* recipe.c: what of the options a checkpoint fixes, and whether two agree (MISMATCH names the field). */
 json_t *recipe_of(const struct fit_options *o, uint64_t data_hash);
 int recipe_same(const json_t *have, const json_t *want, const char *where, struct error *err);

@@ -14,6 +14,7 @@
 #include "base/alloc.h"
 #include "base/hash.h"
 #include "train/fit_internal.h"
+#include "train/from_drafter.h"
 #include "train/vocabulary.h"
 
 #define MEASURED 16u /* sequences whose features give the taps' sizes */
@@ -215,7 +216,9 @@ static int fresh(struct fit *f, struct error *err)
 
 static int from_drafter(struct fit *f, struct error *err)
 {
-    int r = state_from_drafter(f->o.from, f->target, &f->o, &f->state, err);
+    int r = state_from_drafter(f->o.from, f->target, f->o.average > 0, &f->state, err);
+    f->state.shape.window = f->o.window;
+    f->state.shape.max_position = f->o.max_len + f->o.window;
     if (r == 0)
         say(f, "starting from the drafter %s", f->o.from);
     return r < 0 ? r : adopt(f, err);

@@ -7,7 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/strbuf.h"
-#include "train/fit_internal.h"
+#include "train/from_drafter.h"
 
 int drafter_is(const char *path, bool *ret, struct error *err)
 {
@@ -92,8 +92,8 @@ static int take_all(struct train_state *s, const struct model_file *f, struct er
     return r;
 }
 
-int state_from_drafter(const char *path, const struct model_file *target,
-                       const struct fit_options *o, struct train_state *ret, struct error *err)
+int state_from_drafter(const char *path, const struct model_file *target, bool average,
+                       struct train_state *ret, struct error *err)
 {
     _cleanup_(model_file_freep) struct model_file *f = NULL;
     const struct model_config *tc = model_file_config(target);
@@ -114,11 +114,11 @@ int state_from_drafter(const char *path, const struct model_file *target,
         .n_taps = d->n_taps,
         .target_hidden = tc->hidden,
         .target_layers = tc->n_layers,
-        .window = o->window,
+        .window = d->block_size,
         .mask_token = d->mask_token,
         .vocab = tc->vocab_size,
         .draft_vocab = d->draft_vocab,
-        .max_position = o->max_len + o->window,
+        .max_position = d->block_size,
         .eps = c->rms_eps,
         .rope_theta = c->rope_theta,
     };
@@ -127,7 +127,7 @@ int state_from_drafter(const char *path, const struct model_file *target,
     if (r < 0)
         return r;
     train_layout_init(&ret->layout, &ret->shape);
-    r = train_state_alloc(ret, o->average > 0, err);
+    r = train_state_alloc(ret, average, err);
     if (r == 0)
         r = take_all(ret, f, err);
     if (r < 0)
@@ -136,6 +136,8 @@ int state_from_drafter(const char *path, const struct model_file *target,
     for (uint32_t i = 0; i < d->draft_vocab; i++)
         ret->target_ids[i] = d->target_ids ? d->target_ids[i] : i;
     qsort(ret->target_ids, d->draft_vocab, sizeof ret->target_ids[0], by_id);
+    for (uint32_t i = 0; i < ret->shape.n_taps; i++)
+        ret->tap_scale[i] = 1;
     snprintf(ret->target, sizeof ret->target, "%s", model_file_name(target));
     return 0;
 }

@@ -39,6 +39,7 @@ libdedit_train_a_SOURCES += \
 	%D%/fit_setup.c \
 	%D%/forward.c \
 	%D%/from_drafter.c \
+	%D%/from_drafter.h \
 	%D%/forward.h \
 	%D%/init.c \
 	%D%/loss.c \

@@ -8,7 +8,8 @@
 #include "base/alloc.h"
 #include "tests/unit/util.h"
 #include "train/export.h"
-#include "train/fit_internal.h"
+#include "train/fit.h"
+#include "train/from_drafter.h"
 
 static char target_path[512], drafter_path[512];
 
@@ -47,13 +48,11 @@ START_TEST(a_drafter_comes_back_as_it_was)
     struct error err = {0};
     struct model_file *target = NULL, *before = NULL, *after = NULL;
     struct train_state s = {0};
-    struct fit_options o;
     struct export_options e;
     char checkpoint[600], out[600];
     bool is = false;
 
     paths();
-    fit_options_init(&o);
     snprintf(checkpoint, sizeof checkpoint, "%s/c.safetensors", test_tmpdir());
     snprintf(out, sizeof out, "%s/out", test_tmpdir());
     ck_ok(drafter_is(drafter_path, &is, &err), &err);
@@ -61,7 +60,7 @@ START_TEST(a_drafter_comes_back_as_it_was)
     ck_ok(drafter_is(test_tmpdir(), &is, &err), &err);
     ck_assert(!is);
     ck_ok(model_file_open(target_path, &target, &err), &err);
-    ck_ok(state_from_drafter(drafter_path, target, &o, &s, &err), &err);
+    ck_ok(state_from_drafter(drafter_path, target, true, &s, &err), &err);
     for (uint32_t i = 0; i < s.shape.n_taps; i++)
         s.tap_scale[i] = 0.3f + (float)i;
     state_unfold_taps(&s);
@@ -100,11 +99,9 @@ START_TEST(what_cannot_be_trained_on_is_named)
     struct error err = {0};
     struct model_file *target = NULL;
     struct train_state s = {0};
-    struct fit_options o;
     paths();
-    fit_options_init(&o);
     ck_ok(model_file_open(target_path, &target, &err), &err);
-    ck_assert_int_lt(state_from_drafter(target_path, target, &o, &s, &err), 0);
+    ck_assert_int_lt(state_from_drafter(target_path, target, true, &s, &err), 0);
     ck_assert_msg(strstr(err.msg, "target") != NULL, "%s", err.msg);
     train_state_done(&s);
     model_file_free(target);
