@@ -121,8 +121,18 @@ wait
 [ "$(wc -l < "$tmp/calls")" -eq 1 ] && cmp -s "$dir/toy.gguf" "$tmp/pkg/toy/toy.gguf"
 ok $? 'two at once fetch one time'
 
+# A drafter of ours goes beside the model, also when the model is there already; a changed one is replaced.
+mkdir "$tmp/models/toy-dedit" && echo drafter > "$tmp/models/toy-dedit/d.gguf"
+printf 'toy 1.0 MIT toy-model toy/toy.gguf 11 %s toy-dedit/d.gguf\n' "$sha" > "$tmp/models/manifest"
+fetch && cmp -s "$dir/toy.drafter.gguf" "$tmp/models/toy-dedit/d.gguf" && [ "$(stat -c %a "$dir/toy.drafter.gguf")" = 644 ] &&
+    echo newer > "$tmp/models/toy-dedit/d.gguf" && fetch --print && [ "$(cat "$tmp/out")" = "$dir/toy.gguf" ] &&
+    cmp -s "$dir/toy.drafter.gguf" "$tmp/models/toy-dedit/d.gguf" && [ "$(find "$dir" -mindepth 1 ! -name .lock | wc -l)" -eq 2 ]
+ok $? 'the drafter that we ship lies beside the model'
+
 # The manifest of the project itself.
-awk '/^[^#]/ && (NF != 7 || $6 !~ /^[0-9]+$/ || length($7) != 64 || $7 !~ /^[0-9a-f]+$/) { print; bad = 1 }
+awk '/^[^#]/ && (NF < 7 || NF > 8 || $6 !~ /^[0-9]+$/ || length($7) != 64 || $7 !~ /^[0-9a-f]+$/) { print; bad = 1 }
+     END { exit bad }' "$top/models/manifest" > "$tmp/out" &&
+    awk -v top="$top" '/^[^#]/ && NF == 8 && (getline line < (top "/models/" $8)) < 1 { print; bad = 1 }
      END { exit bad }' "$top/models/manifest" > "$tmp/out"
 ok $? 'every row of the manifest is whole'
 echo "1..$n"
