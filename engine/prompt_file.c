@@ -156,12 +156,12 @@ static int add_line(struct prompt_file *f, const char *text, size_t len, const c
     return 0;
 }
 
-int prompt_file_read(const char *path, struct prompt_file *ret, struct error *err)
+int prompt_file_parse(const char *text, size_t len, const char *name, struct prompt_file *ret,
+                      struct error *err)
 {
-    _cleanup_free_ char *text = NULL;
-    size_t len = 0, was = ret->n;
+    const size_t was = ret->n;
     uint32_t line = 0;
-    int r = file_read(path, PROMPT_MAX_FILE, &text, &len, err);
+    int r = 0;
     for (size_t at = 0; r == 0 && at < len;) {
         const char *end = memchr(text + at, '\n', len - at);
         const size_t n = end ? (size_t)(end - (text + at)) : len - at;
@@ -170,10 +170,18 @@ int prompt_file_read(const char *path, struct prompt_file *ret, struct error *er
         while (blank < n && memchr(" \t\r", text[at + blank], 3))
             blank++;
         if (blank < n)
-            r = add_line(ret, text + at, n, path, line, err);
+            r = add_line(ret, text + at, n, name, line, err);
         at += n + 1;
     }
     if (r == 0 && ret->n == was)
-        return ERR(err, FORMAT, "%s: no prompt", path);
+        return ERR(err, FORMAT, "%s: no prompt", name);
     return r;
+}
+
+int prompt_file_read(const char *path, struct prompt_file *ret, struct error *err)
+{
+    _cleanup_free_ char *text = NULL;
+    size_t len = 0;
+    int r = file_read(path, PROMPT_MAX_FILE, &text, &len, err);
+    return r < 0 ? r : prompt_file_parse(text, len, path, ret, err);
 }

@@ -29,5 +29,8 @@ struct prompt_file {
 };
 /* Appends.  Errors name file, line and member; a file without any prompt is one. */
 int prompt_file_read(const char *path, struct prompt_file *ret, struct error *err);
+/* The same of a text in memory. */
+int prompt_file_parse(const char *text, size_t len, const char *name, struct prompt_file *ret,
+                      struct error *err);
 void prompt_file_done(struct prompt_file *f);
 #define _cleanup_prompts_ _cleanup_(prompt_file_done)

@@ -52,6 +52,10 @@ check_PROGRAMS += %D%/unit/test-base-fd
 tests_unit_test_base_fd_SOURCES = %D%/unit/test-base-fd.c
 tests_unit_test_base_fd_LDADD = $(base_test_libs)
 
+check_PROGRAMS += %D%/unit/test-base-options
+tests_unit_test_base_options_SOURCES = %D%/unit/test-base-options.c
+tests_unit_test_base_options_LDADD = $(base_test_libs)
+
 check_PROGRAMS += %D%/unit/test-base-parse
 tests_unit_test_base_parse_SOURCES = %D%/unit/test-base-parse.c
 tests_unit_test_base_parse_LDADD = $(base_test_libs)
@@ -122,7 +126,12 @@ tests_unit_test_drafted_bytes_SOURCES = %D%/unit/test-drafted-bytes.c %D%/unit/f
 	%D%/unit/fake-drafter.h $(engine_fixtures)
 tests_unit_test_drafted_bytes_LDADD = $(engine_test_libs) -lm
 
-check_PROGRAMS += %D%/unit/test-train-data
+check_PROGRAMS += %D%/unit/test-train-author %D%/unit/test-train-data %D%/unit/test-train-files
+tests_unit_test_train_author_SOURCES = %D%/unit/test-train-author.c %D%/unit/fixture.c \
+	%D%/unit/fixture.h
+tests_unit_test_train_author_LDADD = libdedit-test.a $(train_libs) $(CHECK_LIBS) -lm
+tests_unit_test_train_files_SOURCES = %D%/unit/test-train-files.c
+tests_unit_test_train_files_LDADD = libdedit-test.a $(train_libs) $(CHECK_LIBS) -lm
 tests_unit_test_train_data_SOURCES = %D%/unit/test-train-data.c
 tests_unit_test_train_data_LDADD = libdedit-test.a $(train_libs) $(CHECK_LIBS) -lm
 

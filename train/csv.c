@@ -97,16 +97,21 @@ static int read_lines(struct csv *c, size_t len, const char *path, struct error 
     return line ? 0 : ERR(err, FORMAT, "%s: no line", path);
 }
 
-int csv_read(const char *path, struct csv *ret, struct error *err)
+int csv_parse(char *take, size_t len, const char *name, struct csv *ret, struct error *err)
 {
-    struct csv c = {0};
-    size_t len;
-    int r = file_read(path, MAX_BYTES, &c.text, &len, err);
-    if (r == 0)
-        r = read_lines(&c, len, path, err);
+    struct csv c = {.text = take};
+    int r = read_lines(&c, len, name, err);
     if (r < 0)
         csv_done(&c);
     else
         *ret = c;
     return r;
+}
+
+int csv_read(const char *path, struct csv *ret, struct error *err)
+{
+    char *text = NULL;
+    size_t len;
+    int r = file_read(path, MAX_BYTES, &text, &len, err);
+    return r < 0 ? r : csv_parse(text, len, path, ret, err);
 }

@@ -14,6 +14,8 @@ struct csv {
 };
 /* Errors name file, line and column.  A last line without its end is left out: it is being written. */
 int csv_read(const char *path, struct csv *ret, struct error *err);
+/* A text of mem_alloc's, NUL behind it; it is taken, also on failure. */
+int csv_parse(char *take, size_t len, const char *name, struct csv *ret, struct error *err);
 void csv_done(struct csv *c);
 /* Its number, or -1. */
 int csv_column(const struct csv *c, const char *name);

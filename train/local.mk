@@ -9,6 +9,8 @@ libdedit_train_a_SOURCES = \
 	%D%/author.h \
 	%D%/author_internal.h \
 	%D%/author_talk.c \
+	%D%/csv.c \
+	%D%/csv.h \
 	%D%/data.c \
 	%D%/data.h \
 	%D%/data_file.c \
@@ -71,8 +73,6 @@ train_dedit_train_SOURCES = \
 	%D%/compose.c \
 	%D%/compose.h \
 	%D%/compose_progress.c \
-	%D%/csv.c \
-	%D%/csv.h \
 	%D%/eval.c \
 	%D%/eval.h \
 	%D%/eval_report.c \

@@ -124,3 +124,13 @@ tests_fuzz_fuzz_proposal_SOURCES = %D%/fuzz-proposal.c %D%/file.h %D%/fuzz.h
 tests_fuzz_fuzz_proposal_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LDFLAGS)
 tests_fuzz_fuzz_proposal_LDADD = $(engine_libs)
 endif
+
+check_PROGRAMS += %D%/replay-train-data
+tests_fuzz_replay_train_data_SOURCES = %D%/fuzz-train-data.c $(fuzz_replay)
+tests_fuzz_replay_train_data_LDADD = $(train_libs) -lm
+if ENABLE_FUZZ
+noinst_PROGRAMS += %D%/fuzz-train-data
+tests_fuzz_fuzz_train_data_SOURCES = %D%/fuzz-train-data.c %D%/fuzz.h
+tests_fuzz_fuzz_train_data_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LDFLAGS)
+tests_fuzz_fuzz_train_data_LDADD = $(train_libs) -lm
+endif
