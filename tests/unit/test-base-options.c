@@ -38,10 +38,13 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
 static int go(const char *const *words, struct got *g, int *ret_first, char **argv,
               struct error *err)
 {
+    static char copies[16][64];
     int argc = 1;
-    argv[0] = (char *)"x";
-    for (; words[argc - 1]; argc++)
-        argv[argc] = (char *)words[argc - 1];
+    argv[0] = copies[0];
+    for (; words[argc - 1]; argc++) {
+        snprintf(copies[argc], sizeof(copies[argc]), "%s", words[argc - 1]);
+        argv[argc] = copies[argc];
+    }
     argv[argc] = NULL;
     *g = (struct got){0};
     *err = (struct error){0};
