@@ -21,7 +21,7 @@ EMU_EXPORT void emu_fail_at(long n, int error, int keep);
 EMU_EXPORT void emu_count(struct emu_counts *ret);
 /* A part of an allocation that kernels may touch; with the first one, the rest of it is off limits. */
 EMU_EXPORT void emu_region(const void *p, size_t n);
-/* The kernels' numbers so far, as CSV; accesses are counted where CUEMU_REPORT is set. */
+/* Adds the kernels' numbers so far to a file, as CSV; accesses are counted where CUEMU_REPORT is set. */
 EMU_EXPORT void emu_report(const char *path);
 
 #ifdef __cplusplus
