@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "engine/ddtree.h"
+#include "engine/device.h"
 #include "engine/drafter_internal.h"
 #include "engine/noise.h"
 #include "kernels/math.h"
@@ -27,10 +28,12 @@ struct setup {
     unsigned threads;
     enum dk_kv_type kv;
     enum backend_dtype dtype;
+    const char *device; /* NULL: the CPU */
 };
 static const struct setup plain = {.tier = DK_TIER_C, .threads = 2};
 
 struct pair {
+    const struct backend *backend;
     struct model_file *file;
     struct backend_model *model;
     struct drafter *d;
@@ -51,9 +54,12 @@ static void open_pair(struct pair *p, const struct gen_drafter *g, const struct 
                                 .max_context = 256};
     ck_assert_ptr_nonnull(mkdtemp(dir));
     gen_drafter_write(g, dir);
+    char note[64];
+    bool optional;
+    ck_ok(device_choose(s->device, &o, &p->backend, &optional, note, sizeof(note), &err), &err);
     ck_ok(model_file_open(target_path, &p->file, &err), &err);
-    ck_ok(backend_cpu.load(p->file, &o, NULL, NULL, &p->model, &err), &err);
-    int r = drafter_new(dir, &backend_cpu, p->model, p->file, &o, s->dtype, &p->d, &err);
+    ck_ok(p->backend->load(p->file, &o, NULL, NULL, &p->model, &err), &err);
+    int r = drafter_new(dir, p->backend, p->model, p->file, &o, s->dtype, &p->d, &err);
     gen_drafter_remove(g, dir);
     ck_ok(r, &err);
 }
@@ -61,7 +67,7 @@ static void open_pair(struct pair *p, const struct gen_drafter *g, const struct 
 static void close_pair(struct pair *p)
 {
     drafter_free(p->d);
-    backend_cpu.free(p->model);
+    p->backend->free(p->model);
     model_file_free(p->file);
 }
 
@@ -179,18 +185,19 @@ static void run_between(struct pair *p, const struct place *at, const uint32_t *
 
 START_TEST(same_bits)
 {
-    static const struct setup setups[] = {{DK_TIER_C, 1, DK_KV_F32, BACKEND_DTYPE_FILE},
-                                          {DK_TIER_C, 3, DK_KV_F32, BACKEND_DTYPE_FILE},
-                                          {DK_TIER_AVX2, 2, DK_KV_F32, BACKEND_DTYPE_FILE},
-                                          {DK_TIER_AVX512, 2, DK_KV_F32, BACKEND_DTYPE_FILE},
-                                          {DK_TIER_AVX512, 1, DK_KV_F32, BACKEND_DTYPE_FILE}};
+    static const struct setup setups[] = {{DK_TIER_C, 1, DK_KV_F32, BACKEND_DTYPE_FILE, NULL},
+                                          {DK_TIER_C, 3, DK_KV_F32, BACKEND_DTYPE_FILE, NULL},
+                                          {DK_TIER_AVX2, 2, DK_KV_F32, BACKEND_DTYPE_FILE, NULL},
+                                          {DK_TIER_AVX512, 2, DK_KV_F32, BACKEND_DTYPE_FILE, NULL},
+                                          {DK_TIER_AVX512, 1, DK_KV_F32, BACKEND_DTYPE_FILE, NULL},
+                                          {DK_TIER_C, 1, DK_KV_F32, BACKEND_DTYPE_FILE, "emu"}};
     const struct gen_drafter g = kind(_i);
     const uint32_t n = 8, starts[] = {1, 16, 37, 80};
     uint32_t tokens[8];
     static float want[4][8 * VOCAB];
     block_tokens(1, tokens, n);
     for (size_t s = 0; s < sizeof(setups) / sizeof(*setups); s++) {
-        if (!dk_ops(setups[s].tier))
+        if (!dk_ops(setups[s].tier) || (setups[s].device && !test_emulated_device()))
             continue;
         struct pair p;
         open_pair(&p, &g, &setups[s]);

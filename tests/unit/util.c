@@ -125,6 +125,16 @@ const char *test_path(const char *rel)
     return buf;
 }
 
+bool test_emulated_device(void)
+{
+    char path[4096];
+    const char *dir = getenv("top_builddir");
+    (void)snprintf(path, sizeof(path), "%s/libdedit-cuda-emu.so", dir ? dir : ".");
+    if (!getenv("DEDIT_CUDA_EMU") && access(path, R_OK) == 0)
+        setenv("DEDIT_CUDA_EMU", path, 1);
+    return getenv("DEDIT_CUDA_EMU") != NULL;
+}
+
 const char *test_default_model(void)
 {
     static char path[512];

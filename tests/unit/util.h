@@ -30,6 +30,8 @@ int test_main(Suite *s);
 
 /* "$top_srcdir/rel".  Static ring of eight buffers. */
 const char *test_path(const char *rel);
+/* Whether this build has the emulated CUDA device; DEDIT_CUDA_EMU then names its library. */
+bool test_emulated_device(void);
 /* The default model's file ($DEDIT_TEST_MODEL, else the user's cache, where models/fetch puts it);
  * skips the test when it is not there. */
 const char *test_default_model(void);
