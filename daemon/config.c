@@ -18,6 +18,7 @@
 #include "base/fd.h"
 #include "base/strbuf.h"
 #include "daemon/config-values.h"
+#include "engine/device.h"
 #include "proto/ring.h"
 
 #define STANDARD_FILE DEDIT_SYSCONFDIR "/dedit/dedit.conf"
@@ -530,6 +531,8 @@ static int finish_models(struct config *c, struct error *err)
         r = find_in_model_dir(c, &m->path, err);
         if (r == 0 && !(m->drafter && strcmp(m->drafter, "none") == 0))
             r = find_in_model_dir(c, &m->drafter, err);
+        if (r == 0 && device_check(m->device ? m->device : "auto", err) < 0)
+            r = error_prefix(err, DEDIT_E_INVALID, "[model %s]", m->name);
         m->engine.tier = tier;
         m->engine.n_threads = c->threads;
         m->engine.exact = c->exact;

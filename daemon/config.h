@@ -21,6 +21,7 @@ struct model_config_entry {
     char *path;               /* file or folder; relative ones lie in model_dir */
     char *chat_format;        /* NULL: the model's own */
     char *drafter;            /* as path; NULL: one that lies beside the model; "none" */
+    char *device;             /* engine/device.h; NULL: auto */
     struct engine_config engine; /* what the section sets; defaults otherwise */
     bool preload;             /* load at start; default: yes for the default model */
     bool on_demand;           /* load when a request names it; default yes */

@@ -17,7 +17,7 @@
 /* One load: made by the loop, worked on by the loader, read by the loop. */
 struct load_task {
     struct model *model;
-    char *path, *drafter, *costs_dir;
+    char *path, *drafter, *device, *costs_dir;
     struct engine_config config;
     struct engine *engine;
     struct error error;
@@ -30,6 +30,7 @@ static void task_free(struct load_task *t)
         return;
     mem_free(t->path);
     mem_free(t->drafter);
+    mem_free(t->device);
     mem_free(t->costs_dir);
     mem_free(t);
 }
@@ -173,6 +174,7 @@ static int start_load(struct server *s, struct model *m, struct error *err)
     struct load_task *t = mem_zalloc(sizeof *t);
     if (!t || !(t->path = mem_strdup(m->path)) ||
         (m->config.drafter && !(t->drafter = mem_strdup(m->config.drafter))) ||
+        !(t->device = mem_strdup(m->config.device)) ||
         (keeps_costs(s->config) && !(t->costs_dir = mem_strdup(s->config->costs_dir)))) {
         task_free(t);
         return ERR_NOMEM(err);
@@ -180,6 +182,7 @@ static int start_load(struct server *s, struct model *m, struct error *err)
     t->model = m;
     t->config = m->config.engine;
     t->config.drafter = t->drafter;
+    t->config.device = t->device;
     t->config.costs_dir = t->costs_dir;
     uint64_t used = models_memory(s), limit = s->config->memory_limit;
     if (limit)
@@ -299,6 +302,8 @@ static int serve(struct server *s, struct model *m, struct engine *e, struct err
     for (size_t n = strlen(m->drafter); n && !utf8_valid(m->drafter, n);)
         m->drafter[--n] = 0; /* a cut character, or what a file says */
     snprintf(m->numeric_class, sizeof m->numeric_class, "%s", engine_class(e));
+    const char *note = engine_device_note(e);
+    snprintf(m->device_note, sizeof m->device_note, "%s", note ? note : "");
     snprintf(m->family, sizeof m->family, "%s", model_family_name(engine_model_config(e)->family));
     if (m->config.chat_format)
         m->has_format = chat_format_parse(m->config.chat_format, &m->format);
@@ -338,6 +343,9 @@ void models_on_loaded(struct server *s)
                 if (t->beside.code)
                     log_write(LOG_LEVEL_WARNING, "model", NULL,
                               "%s runs without the drafter beside it: %s", m->name, t->beside.msg);
+                if (*m->device_note)
+                    log_write(LOG_LEVEL_INFO, "model", NULL, "%s computes on the CPU: %s", m->name,
+                              m->device_note);
                 log_write(LOG_LEVEL_INFO, "model", NULL, "%s is ready (%s%s%s)", m->name,
                           m->numeric_class, *m->drafter ? ", drafter " : "", m->drafter);
             }

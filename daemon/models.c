@@ -29,6 +29,7 @@ static void model_free(struct model *m)
     mem_free(m->path);
     mem_free(m->config.chat_format);
     mem_free(m->config.drafter);
+    mem_free(m->config.device);
     mem_free(m);
 }
 
@@ -37,21 +38,25 @@ static int set_config(struct model *m, const struct model_config_entry *e)
     char *path = mem_strdup(e->path);
     char *format = e->chat_format ? mem_strdup(e->chat_format) : NULL;
     char *drafter = e->drafter ? mem_strdup(e->drafter) : NULL;
-    if (!path || (e->chat_format && !format) || (e->drafter && !drafter)) {
+    char *device = mem_strdup(e->device ? e->device : "auto");
+    if (!path || (e->chat_format && !format) || (e->drafter && !drafter) || !device) {
         mem_free(path);
         mem_free(format);
         mem_free(drafter);
+        mem_free(device);
         return DEDIT_E_NOMEM;
     }
     mem_free(m->path);
     mem_free(m->config.chat_format);
     mem_free(m->config.drafter);
+    mem_free(m->config.device);
     m->path = path;
     m->config = *e;
     m->config.name = NULL; /* m->name, m->path are the model's own */
     m->config.path = NULL;
     m->config.chat_format = format;
     m->config.drafter = drafter;
+    m->config.device = device;
     return 0;
 }
 

@@ -157,6 +157,7 @@ START_TEST(mistakes_are_named_with_file_and_line)
     wrong("[model a/b]\npath = /x\n", 2, "letters, digits");
     wrong("[daemon]\ndefault_model = z\n[model a]\npath = /x\n", 0, "no section [model z]");
     wrong("[daemon]\ncpu_tier = mmx\n", 0, "mmx");
+    wrong("[model a]\npath = x\ndevice = gpu\n", 0, "cuda:N");
     /* Longer than the ini parser's buffers: never cut, always refused. */
     snprintf(text, sizeof text, "[daemon]\nsocket = /%0200d\n", 0);
     wrong(text, 2, "a line has at most 190");
