@@ -107,7 +107,7 @@ void drafting_reset(struct drafting_state *d)
 void drafting_forget_context(struct drafting_state *d)
 {
     if (d)
-        d->cursor = d->n_backlog = 0;
+        d->cursor = d->n_backlog = d->n_extended = 0;
 }
 
 uint32_t drafting_nodes(const struct request *r)

@@ -28,6 +28,7 @@ struct drafting_state {
     uint32_t wait;   /* scripted: passes still to wait */
     bool context;    /* a block drafter: target rows leave taps */
     uint32_t cursor; /* all positions below have the drafter's context */
+    uint32_t n_extended; /* rows of made-up context, from the anchor's position on */
     /* Taps of the last positions before the anchor that the drafter has not been given; auto only. */
     float *backlog; /* [DRAFTING_BACKLOG][n_taps * hidden] */
     uint32_t backlog_pos, n_backlog;
@@ -75,4 +76,17 @@ uint32_t drafting_cursor(struct engine *e, struct request *r);
 uint32_t drafting_missing(struct engine *e, struct request *r, uint32_t most, uint32_t *ret_from);
 /* Context of the rows of a target batch that stay: n entries. */
 int drafting_inject(struct engine *e, uint32_t n, struct error *err);
+/*
+ * Rows that are not the target's own (features that a drafter has made up for what it drafted), behind
+ * those that are, for a block that begins behind them.  The anchor's position is the mark: rows from there
+ * on are rolled back, or gone with the next target batch.
+ */
+/* Adds n rows of [n_taps][hidden] features; INVALID when the context before them is not whole or there
+ * is no room, CONTEXT_FULL without blocks: then nothing has changed. */
+int drafting_extend(struct engine *e, struct request *r, const float *taps, uint32_t n,
+                    struct error *err);
+/* Rows that were added. */
+uint32_t drafting_extended(const struct request *r);
+/* Keeps the first `keep` of them. */
+void drafting_roll_back(struct engine *e, struct request *r, uint32_t keep);
 int drafting_backlog_new(const struct engine *e, struct drafting_state *d, struct error *err);

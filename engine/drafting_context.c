@@ -105,8 +105,7 @@ static const float *taps_of(const struct engine *e, const struct batch_entry *b,
 static bool put_off(struct engine *e, const struct batch_entry *b, uint32_t first, uint32_t rows)
 {
     struct drafting_state *d = b->r->drafting;
-    if (!d->backlog || b->again || d->automatic.wants ||
-        d->n_backlog + rows > DRAFTING_BACKLOG)
+    if (!d->backlog || b->again || d->automatic.wants || d->n_backlog + rows > DRAFTING_BACKLOG)
         return false;
     if (d->n_backlog == 0)
         d->backlog_pos = first;
@@ -134,4 +133,49 @@ int drafting_inject(struct engine *e, uint32_t n, struct error *err)
             add_context(e, &b->r->seq, first + j, taps_of(e, b, j), &n_rows);
     }
     return inject(e, n_rows, err);
+}
+
+/* ---- rows behind the mark ---------------------------------------------------------------------------- */
+
+int drafting_extend(struct engine *e, struct request *r, const float *taps, uint32_t n,
+                    struct error *err)
+{
+    struct drafting_state *d = r->drafting;
+    if (!d || !d->context)
+        return ERR(err, INVALID, "context: this request has no drafter");
+    const uint32_t first = r->seq.n_kv + d->n_extended;
+    if (drafting_cursor(e, r) < r->seq.n_kv)
+        return ERR(err, INVALID, "context: position %u has none, rows follow %u", d->cursor, first);
+    if (n > e->drafter.max_rows || (uint64_t)first + n > e->drafter.max_context ||
+        (uint64_t)first + n > r->seq.max_tokens)
+        return ERR(err, INVALID, "context: no room for %u rows behind %u", n, first);
+    int k = seq_reserve(&r->seq, &e->space, d->n_extended + n, err);
+    if (k < 0)
+        return k;
+    for (uint32_t i = 0; i < n; i++)
+        e->context[i] = (struct draft_context){.taps = taps + i * row_floats(e),
+                                               .pos = first + i,
+                                               .slot = seq_slot(&r->seq, first + i)};
+    k = inject(e, n, err);
+    if (k < 0)
+        return k;
+    d->n_extended += n;
+    for (uint32_t i = 0; i < d->n_extended; i++) /* reserving has forgotten the earlier ones */
+        seq_set_drafted(&r->seq, e->space.pool, r->seq.n_kv + i);
+    return 0;
+}
+
+uint32_t drafting_extended(const struct request *r)
+{
+    return r->drafting ? r->drafting->n_extended : 0;
+}
+
+void drafting_roll_back(struct engine *e, struct request *r, uint32_t keep)
+{
+    struct drafting_state *d = r->drafting;
+    while (d && d->n_extended > keep) {
+        uint32_t pos = r->seq.n_kv + --d->n_extended;
+        if (pos / DK_KV_BLOCK < r->seq.n_blocks) /* else its block is gone, and the mark with it */
+            seq_clear_drafted(&r->seq, e->space.pool, pos);
+    }
 }

@@ -327,6 +327,8 @@ static struct cost_load load_of(const struct engine *e, uint32_t n, uint32_t n_r
 static int target_step(struct engine *e, struct error *err)
 {
     uint32_t n_rows = 0;
+    for (uint32_t i = 0; i < e->n_running; i++)
+        drafting_roll_back(e, e->running[i], 0);
     controller_trim(e);
     uint64_t t0 = clock_now_ns();
     int n = form_batch(e, &n_rows, err);

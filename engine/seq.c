@@ -166,6 +166,13 @@ void seq_set_drafted(const struct seq *s, struct kv_pool *pool, uint32_t pos)
     kv_block_set_drafted(pool, block, kv_block_drafted(pool, block) | bit);
 }
 
+void seq_clear_drafted(const struct seq *s, struct kv_pool *pool, uint32_t pos)
+{
+    uint32_t block = s->blocks[pos / DK_KV_BLOCK];
+    uint16_t bit = (uint16_t)(1u << pos % DK_KV_BLOCK);
+    kv_block_set_drafted(pool, block, (uint16_t)(kv_block_drafted(pool, block) & ~bit));
+}
+
 bool seq_drafted(const struct seq *s, const struct kv_pool *pool, uint32_t pos)
 {
     return kv_block_drafted(pool, s->blocks[pos / DK_KV_BLOCK]) >> pos % DK_KV_BLOCK & 1;

@@ -54,6 +54,7 @@ void seq_rows(const struct seq *s, uint32_t first, uint32_t n, struct fwd_row *r
 void seq_advance(struct seq *s, uint32_t n);
 /* Position pos, which has K/V, has the drafter's context too; or has it? */
 void seq_set_drafted(const struct seq *s, struct kv_pool *pool, uint32_t pos);
+void seq_clear_drafted(const struct seq *s, struct kv_pool *pool, uint32_t pos);
 bool seq_drafted(const struct seq *s, const struct kv_pool *pool, uint32_t pos);
 /* Offers full blocks to the prefix cache. */
 void seq_publish(struct seq *s, struct kv_pool *pool);

@@ -220,6 +220,59 @@ START_TEST(auto_fits_the_machine)
 }
 END_TEST
 
+/* Rows behind the mark: there until the next target batch, as many as are kept, and never in the way of
+ * those that belong there: the fake compares every row before every pass. */
+START_TEST(rows_behind_the_mark)
+{
+    make_world(2, usual);
+    struct engine_config c = test_engine_config();
+    struct fake_drafter f;
+    struct error err = {0};
+    struct engine *e = drafted_engine(&c, &f);
+    static float made_up[64 * 2 * 4096];
+    const size_t row = (size_t)e->drafter.n_taps * e->model->hidden;
+    ck_assert_uint_le(20 * row, sizeof(made_up) / sizeof(*made_up));
+    uint32_t extended = 0;
+    submit(e, 0, DRAFT_DEDIT, 2);
+    submit(e, 1, DRAFT_AR, 0);
+    for (int more = 1; more > 0;) {
+        struct request *r = w.got[0].r;
+        if (r->state == REQUEST_RUNNING && r->drafting->phase == DRAFTING_READY) {
+            ck_fails(drafting_extend(e, w.got[1].r, made_up, 1, &err), INVALID, &err);
+            uint32_t at = r->seq.n_kv;
+            int k = drafting_extend(e, r, made_up, 13, &err);
+            if (k == 0)
+                k = drafting_extend(e, r, made_up + 13 * row, 5, &err);
+            if (k == 0) {
+                ck_assert_uint_eq(drafting_extended(r), 18);
+                for (uint32_t i = 0; i < 18; i++)
+                    ck_assert(seq_drafted(&r->seq, e->space.pool, at + i));
+                drafting_roll_back(e, r, 7);
+                ck_assert_uint_eq(drafting_extended(r), 7);
+                for (uint32_t i = 0; i < 18; i++)
+                    ck_assert(seq_drafted(&r->seq, e->space.pool, at + i) == (i < 7));
+                ck_assert_uint_eq(drafting_cursor(e, r), at); /* they are nobody's context */
+                extended++;
+            } else {
+                ck_assert_int_eq(k, DEDIT_E_INVALID); /* the end is near */
+            }
+        }
+        more = engine_step(e, &err);
+        ck_assert_int_ge(more, 0);
+        if (more && w.got[0].r->state == REQUEST_RUNNING &&
+            w.got[0].r->drafting->phase == DRAFTING_IDLE)
+            ck_assert_uint_eq(drafting_extended(w.got[0].r), 0);
+    }
+    ck_assert_uint_gt(extended, 3);
+    ck_assert_uint_eq(drafting_extended(w.got[1].r), 0);
+    (void)check(0);
+    (void)check(1);
+    test_engine_idle(e);
+    engine_free(e);
+    fake_drafter_done(&f);
+}
+END_TEST
+
 /* Different numbers of passes side by side, with plain and looked-up requests between them. */
 START_TEST(mixed_batch)
 {
@@ -604,6 +657,7 @@ int main(void)
     tcase_add_test(t, mixed_batch);
     tcase_add_test(t, auto_follows_costs);
     tcase_add_test(t, auto_fits_the_machine);
+    tcase_add_test(t, rows_behind_the_mark);
     tcase_add_test(t, chunks_change_nothing);
     tcase_add_test(t, after_a_plain_prefix);
     tcase_add_test(t, after_a_drafted_answer);
