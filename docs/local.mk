@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-dist_doc_DATA += %D%/architecture.md %D%/models.md %D%/protocol.md %D%/training.md proto/dedit.proto
+dist_doc_DATA += %D%/architecture.md %D%/cuda.md %D%/models.md %D%/protocol.md %D%/training.md proto/dedit.proto
 dist_examples_DATA = \
 	%D%/examples/cancel.c \
 	%D%/examples/chat.c \

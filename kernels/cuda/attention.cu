@@ -67,7 +67,7 @@ template <int KV, int NQ>
 __global__ void __launch_bounds__(256, 2) dcu_attention_kernel(dcu_attn p, tiling t)
 {
     [[maybe_unused]] constexpr int UNROLL =
-        NQ > 4 ? 4 : 8; /* loads in flight, as far as registers go */
+        NQ > 4 ? 2 : 8; /* loads in flight, as far as registers go */
     DCU_DYN_SHARED(uint32_t, slots);
     const uint32_t hd = p.kv.head_dim, group = p.n_heads / p.kv.n_kv_heads;
     const uint32_t row0 = blockIdx.y * t.rows, p0 = blockIdx.x * CHUNK, tid = threadIdx.x;

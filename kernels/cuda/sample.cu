@@ -59,7 +59,7 @@ DCU_FN float adjust(const dcu_request *r, uint32_t depth, float x, float bias, u
     return y > most ? (float)most : (float)y;
 }
 
-__global__ void __launch_bounds__(256) dcu_sample_process_kernel(args p, uint32_t len)
+__global__ void __launch_bounds__(256, 2) dcu_sample_process_kernel(args p, uint32_t len)
 {
     DCU_SHARED(uint32_t, path, DCU_MAX_DEPTH);
     DCU_SHARED(uint32_t, found, DCU_MAX_DEPTH);
