@@ -133,32 +133,42 @@ int tensor_file_write(const char *path, const struct tensor_out *t, size_t n, bo
     return 0;
 }
 
-int tensor_file_check(const struct safetensors *s, struct error *err)
+int tensor_file_sum(const struct safetensors *s, uint64_t *ret_have, uint64_t *ret_want,
+                    struct error *err)
 {
     const struct st_tensor *sum = safetensors_find(s, TENSOR_CHECKSUM);
-    uint64_t want, have = 0;
-    if (!sum || sum->dtype != ST_U64 || sum->bytes != sizeof(want))
+    uint64_t have = 0;
+    if (!sum || sum->dtype != ST_U64 || sum->bytes != sizeof(*ret_want))
         return ERR(err, FORMAT, "%s: tensor \"" TENSOR_CHECKSUM "\" is missing",
                    safetensors_path(s));
-    memcpy(&want, sum->data, sizeof(want));
+    memcpy(ret_want, sum->data, sizeof(*ret_want));
     if (safetensors_count(s) > MAX_TENSORS)
         return ERR(err, LIMIT, "%s: %zu tensors, a checkpoint has at most %u", safetensors_path(s),
                    safetensors_count(s), MAX_TENSORS);
     /* In the order of the data, which is the order that they were written in. */
-    const char *at = (const char *)sum->data + sizeof(want);
+    const char *at = (const char *)sum->data + sizeof(*ret_want);
     for (size_t i = 1; i < safetensors_count(s); i++) {
         const struct st_tensor *next = NULL;
         for (size_t k = 0; k < safetensors_count(s); k++)
             if ((const char *)safetensors_at(s, k)->data == at && safetensors_at(s, k)->bytes)
                 next = safetensors_at(s, k);
         if (!next)
-            return ERR(err, FORMAT, "%s: tensor \"" TENSOR_CHECKSUM "\" must come first",
+            return ERR(err, FORMAT,
+                       "%s: tensor \"" TENSOR_CHECKSUM "\" must come first, and none be empty",
                        safetensors_path(s));
         have = hash_bytes(next->data, next->bytes, have);
         at += next->bytes;
     }
-    if (have != want)
-        return ERR(err, FORMAT, "%s: the checksum does not fit: the file is damaged",
-                   safetensors_path(s));
+    *ret_have = have;
     return 0;
+}
+
+int tensor_file_check(const struct safetensors *s, struct error *err)
+{
+    uint64_t have, want;
+    int r = tensor_file_sum(s, &have, &want, err);
+    if (r == 0 && have != want)
+        r = ERR(err, FORMAT, "%s: the checksum does not fit: the file is damaged",
+                safetensors_path(s));
+    return r;
 }

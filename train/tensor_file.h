@@ -23,3 +23,6 @@ int tensor_file_write(const char *path, const struct tensor_out *t, size_t n, bo
                       struct error *err);
 /* Is the sum in this file right?  FORMAT names the file when it is absent or wrong. */
 int tensor_file_check(const struct safetensors *s, struct error *err);
+/* The sum of its data, and the one that it tells (fuzzing). */
+int tensor_file_sum(const struct safetensors *s, uint64_t *ret_have, uint64_t *ret_want,
+                    struct error *err);

@@ -134,3 +134,13 @@ tests_fuzz_fuzz_train_data_SOURCES = %D%/fuzz-train-data.c %D%/fuzz.h
 tests_fuzz_fuzz_train_data_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LDFLAGS)
 tests_fuzz_fuzz_train_data_LDADD = $(train_libs) -lm
 endif
+
+check_PROGRAMS += %D%/replay-checkpoint
+tests_fuzz_replay_checkpoint_SOURCES = %D%/fuzz-checkpoint.c $(fuzz_replay)
+tests_fuzz_replay_checkpoint_LDADD = $(train_libs) -lm
+if ENABLE_FUZZ
+noinst_PROGRAMS += %D%/fuzz-checkpoint
+tests_fuzz_fuzz_checkpoint_SOURCES = %D%/fuzz-checkpoint.c %D%/fuzz.h
+tests_fuzz_fuzz_checkpoint_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LDFLAGS)
+tests_fuzz_fuzz_checkpoint_LDADD = $(train_libs) -lm
+endif
