@@ -129,5 +129,6 @@ libdedit_kernels_avx2_a_SOURCES += \
 libdedit_kernels_avx512_a_SOURCES += \
 	%D%/cpu/gemm/avx512.c \
 	%D%/cpu/gemm/avx512bf16.c \
+	%D%/cpu/gemm/transpose16.h \
 	%D%/cpu/gemm/tile.h \
 	%D%/cpu/train/avx512.c

@@ -204,9 +204,24 @@ static void forward_piece(void *arg, size_t a, size_t b, unsigned tid)
     }
 }
 
+/* Operations of `products` matrix products over all groups, masked ones included. */
+static double operations(const struct train_work *w, double products)
+{
+    const struct train_shape *s = &w->m->shape;
+    const uint32_t per = s->heads / s->kv_heads * s->window, most = w->attn_rows / per;
+    double sum = 0;
+    for (uint32_t i = 0; i < w->batch->n_items; i++)
+        for (uint32_t b = w->item_block0[i], n; b < w->item_block0[i + 1]; b += n) {
+            n = w->item_block0[i + 1] - b < most ? w->item_block0[i + 1] - b : most;
+            sum += (double)n * (w->blocks[b + n - 1].anchor + s->window);
+        }
+    return 2 * products * sum * per * s->kv_heads * s->head_dim;
+}
+
 void train_attention(struct train_work *w, uint32_t layer)
 {
     struct attn_job j = {.w = w, .layer = layer};
+    w->par->flops += operations(w, 2);
     par_rows(w->par, (size_t)w->batch->n_items * w->m->shape.kv_heads, 1, forward_piece, &j);
 }
 
@@ -257,5 +272,6 @@ void train_attention_back(struct train_work *w, uint32_t layer)
     size_t kv = (size_t)w->n_blocks * w->m->shape.window * train_kv_width(&w->m->shape);
     memset(w->dkb, 0, kv * sizeof(float));
     memset(w->dv, 0, kv * sizeof(float));
+    w->par->flops += operations(w, 5);
     par_rows(w->par, (size_t)w->batch->n_items * w->m->shape.kv_heads, 1, back_piece, &j);
 }

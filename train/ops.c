@@ -95,7 +95,7 @@ static void par_gemm(struct train_par *p, struct dk_gemm *g)
 {
     const uint32_t unit_m = 28 * 3, unit_n = 32;
     struct gemm_job j = {.p = p, .g = g, .rows = g->m, .cols = g->n};
-    uint64_t pieces = p->n == 1 ? 1 : 4 * p->n, have = 1;
+    uint64_t pieces = p->n == 1 ? 1 : 2 * p->n, have;
     if (j.cols > 1024)
         j.cols = 1024;
     have = (g->n + j.cols - 1) / j.cols;

@@ -35,4 +35,29 @@ static void tile(const float *a, const float *b, uint32_t k, float *c, size_t ld
     ROWS(STORE)
 }
 
+#include "kernels/cpu/gemm/transpose16.h"
+
+/* UNIT rows of src, k inputs next to each other, into dst[k][UNIT]; rows from n on are zero. */
+static void pack_rows(float *dst, const float *src, size_t row, uint32_t n, uint32_t k,
+                      uint32_t unit)
+{
+    for (uint32_t i0 = 0; i0 < unit; i0 += 16) {
+        const uint32_t rows = n > i0 ? n - i0 : 0, wide = unit - i0;
+        const __mmask16 store = (__mmask16)(wide >= 16 ? 0xffff : (1u << wide) - 1);
+        for (uint32_t l = 0; l < k; l += 16) {
+            const uint32_t left = k - l < 16 ? k - l : 16;
+            const __mmask16 load = (__mmask16)((1u << left) - 1);
+            __m512i r[16];
+#pragma GCC unroll 16
+            for (uint32_t i = 0; i < 16; i++)
+                r[i] = i < rows ? _mm512_maskz_loadu_epi32(load, src + (i0 + i) * row + l)
+                                : _mm512_setzero_si512();
+            transpose16(r);
+            for (uint32_t i = 0; i < left; i++)
+                _mm512_mask_storeu_epi32(dst + (size_t)(l + i) * unit + i0, store, r[i]);
+        }
+    }
+}
+#define PACK_INPUTS pack_rows
+
 #include "kernels/cpu/gemm/tile.h"

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "kernels/cpu/gemm/transpose16.h"
 #include "kernels/cpu/train/internal.h"
 
 #define MR   14u
@@ -45,22 +46,28 @@ BF16 static void pack_lanes(uint32_t *dst, const float *src, size_t col, uint32_
     }
 }
 
-/* Inputs next to each other in memory. */
+/* Inputs next to each other in memory: 32 of a row are 16 pairs. */
 BF16 static void pack_inputs(uint32_t *dst, const float *src, size_t row, uint32_t n, uint32_t k,
                              uint32_t unit)
 {
-    for (uint32_t l = 0; l < k; l += 16) {
-        const uint32_t left = k - l < 16 ? k - l : 16, pairs = (left + 1) / 2;
-        const __mmask16 m = (__mmask16)((1u << left) - 1);
-        for (uint32_t i = 0; i < unit; i++) {
-            uint32_t *d = dst + (size_t)(l / 2) * unit + i;
-            uint32_t v[8] = {0};
-            if (i < n) {
-                __m256i x = (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(m, src + i * row + l));
-                _mm256_storeu_si256((__m256i *)(void *)v, x);
+    for (uint32_t i0 = 0; i0 < unit; i0 += 16) {
+        const uint32_t rows = n > i0 ? n - i0 : 0, wide = unit - i0;
+        const __mmask16 store = (__mmask16)(wide >= 16 ? 0xffff : (1u << wide) - 1);
+        for (uint32_t l = 0; l < k; l += 32) {
+            const uint32_t left = k - l < 32 ? k - l : 32, more = left > 16 ? left - 16 : 0;
+            const __mmask16 m0 = (__mmask16)(left >= 16 ? 0xffff : (1u << left) - 1),
+                            m1 = (__mmask16)((1u << more) - 1);
+            __m512i r[16];
+#pragma GCC unroll 16
+            for (uint32_t i = 0; i < 16; i++) {
+                const float *s = src + (i0 + (i < rows ? i : 0)) * row + l;
+                r[i] = i < rows ? (__m512i)_mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(m1, s + 16),
+                                                               _mm512_maskz_loadu_ps(m0, s))
+                                : _mm512_setzero_si512();
             }
-            for (uint32_t p = 0; p < pairs; p++)
-                d[(size_t)p * unit] = v[p];
+            transpose16(r);
+            for (uint32_t i = 0; i < (left + 1) / 2; i++)
+                _mm512_mask_storeu_epi32(dst + (size_t)(l / 2 + i) * unit + i0, store, r[i]);
         }
     }
 }

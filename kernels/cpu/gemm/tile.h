@@ -18,36 +18,41 @@
 
 _Static_assert((size_t)KC * (MC + NC) * sizeof(float) <= DK_GEMM_SCRATCH, "scratch");
 
-/* dst[l][UNIT] from UNIT rows (or columns) of src: element (i, l) at src[i * row + l * col]; those from
- * n on are zero. */
-static inline __attribute__((always_inline)) void pack_unit(float *dst, const float *src,
-                                                            size_t row, size_t col, uint32_t n,
-                                                            uint32_t k, const uint32_t unit)
+#ifndef PACK_INPUTS
+#define PACK_INPUTS pack_inputs
+/* Squares of 16 inputs, so that the rows' lines are used whole and the target stays near. */
+static inline __attribute__((always_inline)) void pack_inputs(float *dst, const float *src,
+                                                              size_t row, uint32_t n, uint32_t k,
+                                                              const uint32_t unit)
 {
-    if (row == 1) {
-        for (uint32_t l = 0; l < k; l++, dst += unit, src += col) {
-            if (n == unit) {
-                memcpy(dst, src, unit * sizeof(*dst));
-            } else {
-                memcpy(dst, src, n * sizeof(*dst));
-                memset(dst + n, 0, (unit - n) * sizeof(*dst));
-            }
-        }
-        return;
-    }
-    /* Squares of 16 inputs, so that the rows' lines are used whole and the target stays near. */
     for (uint32_t l0 = 0; l0 < k; l0 += 16) {
         uint32_t l1 = k - l0 < 16 ? k - l0 : 16;
         for (uint32_t i = 0; i < unit; i++) {
             float *d = dst + (size_t)l0 * unit + i;
-            if (i >= n) {
-                for (uint32_t l = 0; l < l1; l++)
-                    d[(size_t)l * unit] = 0;
-                continue;
-            }
-            const float *s = src + i * row + l0 * col;
+            const float *s = src + i * row + l0;
             for (uint32_t l = 0; l < l1; l++)
-                d[(size_t)l * unit] = s[l * col];
+                d[(size_t)l * unit] = i < n ? s[l] : 0.0f;
+        }
+    }
+}
+#endif
+
+/* dst[l][UNIT] from UNIT rows (or columns) of src: element (i, l) at src[i * row + l * col], one of the
+ * strides being 1; those from n on are zero. */
+static inline __attribute__((always_inline)) void pack_unit(float *dst, const float *src,
+                                                            size_t row, size_t col, uint32_t n,
+                                                            uint32_t k, const uint32_t unit)
+{
+    if (row != 1) {
+        PACK_INPUTS(dst, src, row, n, k, unit);
+        return;
+    }
+    for (uint32_t l = 0; l < k; l++, dst += unit, src += col) {
+        if (n == unit) {
+            memcpy(dst, src, unit * sizeof(*dst));
+        } else {
+            memcpy(dst, src, n * sizeof(*dst));
+            memset(dst + n, 0, (unit - n) * sizeof(*dst));
         }
     }
 }
