@@ -18,6 +18,7 @@ enum {
     OPT_CSV,
     OPT_PREFILL,
     OPT_REST,
+    OPT_LAST,
     OPT_LOAD
 };
 
@@ -31,6 +32,8 @@ static const struct option_def step_opts[] = {
     {OPT_REPETITIONS, "repetitions", "N", "rounds, 6 at least (default: 21)"},
     {OPT_CSV, "csv", "FILE", "write the figures there, too"},
     {OPT_PREFILL, "prefill", "N", "measure the prefill of N tokens instead"},
+    {OPT_LAST, "last-logits", NULL,
+     "logits of the last row only, as a prompt has (default: of all rows)"},
     {OPT_REST, "rest", NULL,
      "measure one row without its weight products instead,\nagainst reading the KV once"},
     {OPT_LOAD, "load", NULL, "measure loading and resident memory instead"},
@@ -63,6 +66,9 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
         return option_u32(arg, 1, 1u << 16, &s->prefill, err);
     case OPT_REST:
         s->rest = true;
+        return 0;
+    case OPT_LAST:
+        s->last = true;
         return 0;
     case OPT_LOAD:
         s->load = true;

@@ -18,7 +18,7 @@ struct step {
     uint32_t layers, rows[STEP_MAX_ROWS], contexts[STEP_MAX_CONTEXTS], repetitions, prefill;
     enum dk_type type; /* with random */
     size_t n_rows, n_contexts;
-    bool load, rest;
+    bool load, rest, last; /* last: of the rows, only it has logits */
 
     struct engine *e;
     struct model_file *file;

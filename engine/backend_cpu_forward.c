@@ -45,8 +45,15 @@ static const void *panel_data(const struct dk_weight *w, uint32_t panel)
 struct part {
     const char *at; /* NULL: nothing is known */
     size_t bytes;
+    size_t fetched; /* by the product before */
 };
 #define WAIT_FETCH (24u << 10)
+
+/* Only products of block types fetch. */
+static size_t fetched_of(const struct dk_weight *w)
+{
+    return dk_type_info(w->type)->quantised ? DK_FETCHED : 0;
+}
 
 static struct part part_of(const struct dk_par *par, const struct dk_weight *const *w, unsigned n)
 {
@@ -57,10 +64,10 @@ static struct part part_of(const struct dk_par *par, const struct dk_weight *con
     for (unsigned i = 0; i < n; i++) {
         uint32_t a = panel_at(w[i], start, lo), b = panel_at(w[i], start, hi);
         if (a < b)
-            return (struct part){panel_data(w[i], a), hi - lo};
+            return (struct part){panel_data(w[i], a), hi - lo, fetched_of(w[i])};
         start += w[i]->bytes;
     }
-    return (struct part){NULL, 0};
+    return (struct part){NULL, 0, 0};
 }
 static struct part part_of_one(const struct dk_par *par, const struct dk_weight *w)
 {
@@ -69,9 +76,9 @@ static struct part part_of_one(const struct dk_par *par, const struct dk_weight 
 
 static void meet(const struct dk_par *par, struct part next)
 {
-    size_t n = next.bytes > DK_FETCHED ? next.bytes - DK_FETCHED : 0;
+    size_t n = next.bytes > next.fetched ? next.bytes - next.fetched : 0;
     if (next.at)
-        dk_barrier_fetch(par, next.at + DK_FETCHED, n < WAIT_FETCH ? n : WAIT_FETCH);
+        dk_barrier_fetch(par, next.at + next.fetched, n < WAIT_FETCH ? n : WAIT_FETCH);
     else
         dk_barrier(par);
 }
@@ -189,9 +196,9 @@ static struct part part_of_gate(const struct dk_par *par, const struct cpu_layer
     size_t a, b;
     dk_split(par, l->gate.n_panels, 1, &a, &b);
     if (a == b)
-        return (struct part){NULL, 0};
+        return (struct part){NULL, 0, 0};
     return (struct part){panel_data(&l->gate, (uint32_t)a),
-                         (b - a) * (l->gate.bytes / l->gate.n_panels)};
+                         (b - a) * (l->gate.bytes / l->gate.n_panels), fetched_of(&l->gate)};
 }
 
 /* Gate, up and SiLU on this thread's own columns. */
@@ -239,7 +246,7 @@ static struct part part_after(const struct fwd *f, const struct dk_par *par, uin
     const struct cpu_layer *l = &m->layers[layer + 1];
     if (layer + 1 < m->cfg.n_layers)
         return part_of(par, (const struct dk_weight *const[]){&l->q, &l->k, &l->v}, 3);
-    return f->n_head ? part_of_one(par, &m->head) : (struct part){NULL, 0};
+    return f->n_head ? part_of_one(par, &m->head) : (struct part){NULL, 0, 0};
 }
 
 static void run_layer(const struct fwd *f, const struct dk_par *par, uint32_t layer)

@@ -116,6 +116,11 @@ void dk_weight_row_float(const struct dk_weight *w, uint32_t row, float *out)
 
 void dk_weight_row(const struct dk_weight *w, uint32_t row, float *out)
 {
+    /* Few bytes of many lines: all are asked for at once, not waited for one by one. */
+    size_t panel = w->bytes / w->n_panels;
+    const char *lines = (const char *)w->data + row / DK_PANEL * panel;
+    for (size_t i = 0; i < panel; i += 64)
+        __builtin_prefetch(lines + i, 0, 2);
     if (dk_type_info(w->type)->quantised)
         dk_weight_row_quant(w, row, out);
     else

@@ -4,11 +4,13 @@
 #
 #   bench/peers/llama-bench.sh [--build DIR] [--bench PROGRAM] [--threads N] [--pairs N]
 #                              [--rows N,...] [--context N] [--prefill N] [--csv FILE]
-#                              [--keep FILE] [MODEL.gguf]...
+#                              [--keep FILE] [--all-logits] [MODEL.gguf]...
 #
 # Several files take turns.  --rows 0 or --prefill 0 leaves that part out.  FILE of --keep gets a line for
 # each pair: model, what, n, ms of either.  A later call with the same FILE goes on from there, so that many
 # pairs may be cut into several sittings; --pairs 0 prints what it holds.
+# Both compute the logits of the last row only, the only ones that llama-bench asks for; --all-logits: here
+# those of every row, as verifying drafts needs them.
 # DIR (default: ~/.cache/dedit/llama.cpp) holds a llama.cpp build; it is made there when there is none:
 # from the source distribution of the Python package llama-cpp-python, natively, with the compiler
 # barrier that gcc 12 needs before the AMX tile configuration.  That takes about a quarter of an hour.
@@ -19,9 +21,9 @@ build=${XDG_CACHE_HOME:-$HOME/.cache}/dedit/llama.cpp
 top=$(cd "$(dirname "$0")/../.." && pwd)
 bench=$top/build/bench/dedit-bench
 threads=$(nproc)
-pairs=20 rows=1,2,4,8,16,32 prefill=512 context=256 csv='' keep='' models=''
+pairs=20 rows=1,2,4,8,16,32 prefill=512 context=256 csv='' keep='' models='' last=--last-logits
 
-usage() { sed -n '3,15s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '3,17s/^# \{0,1\}//p' "$0"; }
 die() {
     echo "$me: $*" >&2
     exit 1
@@ -37,6 +39,7 @@ while [ $# -gt 0 ]; do
             eval "${1#--}=\$2"
             shift
             ;;
+        --all-logits) last='' ;;
         -*)
             usage >&2
             exit 2
@@ -97,7 +100,7 @@ one_pair() {
     : > "$tmp/rows.csv"
     : > "$tmp/prefill.csv"
     if [ "$rows" != 0 ]; then
-        run "$bench" step --model "$1" --threads "$threads" --rows "$rows" --context "$context" \
+        run "$bench" step --model "$1" --threads "$threads" --rows "$rows" --context "$context" $last \
             --repetitions 6 --csv "$tmp/rows.csv"
         run "$peer" -m "$1" -t "$threads" -d "$context" -p "${prompts:-0}" -n "$generate" -b 512 -ub 512 -r 2 -o json
         mv "$tmp/log" "$tmp/rows.json"
@@ -143,7 +146,7 @@ def interval(x):
     n, half = len(x), 0.98 * math.sqrt(len(x))
     return x[max(0, math.floor(n / 2 - half))], x[min(n, math.ceil(n / 2 + half)) - 1]
 lines = ["model,what,n,dedit_ms,llama_ms,llama_over_dedit,lo,hi,pairs"]
-print(f"{threads} threads; llama.cpp gives no logits but the last row's")
+print(f"{threads} threads")
 print(f"{'model':{wide}} what        n    dedit ms    llama.cpp ms    llama.cpp / dedit (95 %)  pairs")
 for (model, kind, n), p in sorted(table.items()):
     ratio = [b / a for a, b in p]

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a GGUF file of Qwen3-0.6B's shape with random BF16 weights, for timing only.
 
-    bench/peers/random-gguf.py OUT.gguf [LAYERS]
+    bench/peers/random-gguf.py OUT.gguf [LAYERS [VOCABULARY]]
 
 llama.cpp's llama-quantize makes the block-quantised ones of it.  The vocabulary is made up.
 """
@@ -12,7 +12,8 @@ import struct
 import sys
 
 LAYERS = int(sys.argv[2]) if len(sys.argv) > 2 else 28
-HIDDEN, FFN, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 1024, 3072, 16, 8, 128, 151936
+VOCAB = int(sys.argv[3]) if len(sys.argv) > 3 else 151936
+HIDDEN, FFN, HEADS, KV_HEADS, HEAD_DIM = 1024, 3072, 16, 8, 128
 U32, F32, STRING, ARRAY, I32 = 4, 6, 8, 9, 5
 TYPE_F32, TYPE_BF16, ALIGN = 0, 30, 32
 
@@ -103,6 +104,6 @@ def main():
                 elems -= n
 
 
-if len(sys.argv) not in (2, 3):
+if len(sys.argv) not in (2, 3, 4):
     sys.exit(__doc__)
 main()
