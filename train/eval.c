@@ -202,7 +202,7 @@ static int submit(struct job *j, struct answer *a, size_t prompt, struct error *
                      .window = s->window,
                      .passes = s->passes,
                      .tree_budget = s->tree,
-                     .visibility = e->visibility,
+                     .visibility = s->passes > 1 ? e->visibility : DRAFT_BIDIRECTIONAL,
                      .want_rounds = s->passes > 1},
         .sink = {.tokens = on_tokens, .finished = on_finished, .round = on_round, .arg = a},
         .skip_special = true,
@@ -367,7 +367,8 @@ static int make_settings(struct eval *e, const struct engine *engine, struct err
                                                   .window = s.window,
                                                   .passes = s.passes,
                                                   .tree_budget = s.tree,
-                                                  .visibility = e->visibility};
+                                                  .visibility = s.passes > 1 ? e->visibility
+                                                                             : DRAFT_BIDIRECTIONAL};
                 int r = engine_check_drafting(engine, &q, err);
                 if (r < 0)
                     return r;
