@@ -35,4 +35,61 @@ static void tile(const float *a, const float *b, uint32_t k, float *c, size_t ld
     ROWS(STORE)
 }
 
+/* Eight rows of eight values turned into columns. */
+static inline __attribute__((always_inline)) void transpose8(__m256 r[8])
+{
+    __m256 t[8];
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) {
+        r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+        r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+        r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        t[i] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x20);
+        t[i + 4] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x31);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++)
+        r[i] = t[i];
+}
+
+/* The first n lanes, n = 0..8. */
+static inline __m256i first_lanes(uint32_t n)
+{
+    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int32_t)n), lanes);
+}
+
+/* UNIT rows of src, k inputs next to each other, into dst[k][UNIT]; rows from n on are zero.  Whole
+ * vectors are stored, since masked stores are slow: with six rows the two values behind them are what the
+ * next store, or the next unit, writes over. */
+static inline __attribute__((always_inline)) void
+pack_rows(float *dst, const float *src, size_t row, uint32_t n, uint32_t k, const uint32_t unit)
+{
+    for (uint32_t i0 = 0; i0 < unit; i0 += 8) {
+        const uint32_t rows = n > i0 ? n - i0 : 0;
+        for (uint32_t l = 0; l < k; l += 8) {
+            const uint32_t left = k - l < 8 ? k - l : 8;
+            const __m256i load = first_lanes(left);
+            __m256 r[8];
+#pragma GCC unroll 8
+            for (uint32_t i = 0; i < 8; i++)
+                r[i] = i < rows ? _mm256_maskload_ps(src + (i0 + i) * row + l, load)
+                                : _mm256_setzero_ps();
+            transpose8(r);
+            for (uint32_t i = 0; i < left; i++)
+                _mm256_storeu_ps(dst + (size_t)(l + i) * unit + i0, r[i]);
+        }
+    }
+}
+#define PACK_INPUTS pack_rows
+
 #include "kernels/cpu/gemm/tile.h"

@@ -16,7 +16,9 @@
 #define MC (MR * (320u / MR))
 #define NC 1024u
 
-_Static_assert((size_t)KC * (MC + NC) * sizeof(float) <= DK_GEMM_SCRATCH, "scratch");
+#define BEHIND 16u /* floats that a copy of A may write behind its end */
+
+_Static_assert(((size_t)KC * (MC + NC) + BEHIND) * sizeof(float) <= DK_GEMM_SCRATCH, "scratch");
 
 #ifndef PACK_INPUTS
 #define PACK_INPUTS pack_inputs
@@ -87,7 +89,7 @@ static void block(const float *pa, const float *pb, uint32_t m, uint32_t n, uint
 
 void TILE_NAME(dk_cpu_gemm)(const struct dk_gemm *g, void *scratch)
 {
-    float *pa = scratch, *pb = pa + (size_t)KC * MC;
+    float *pa = scratch, *pb = pa + (size_t)KC * MC + BEHIND;
     if (g->k == 0 && !(g->flags & DK_GEMM_ADD))
         for (uint32_t i = 0; i < g->m; i++)
             memset(g->c + i * g->ldc, 0, g->n * sizeof(float));
