@@ -6,7 +6,7 @@
  *
  *     speed-up = tau * t(1) / (t_inject(tau) + K * t_pass(W) + t(W))
  *
- * The times are those of the calls alone, at the context of the middle of an answer, measured after each
+ * W is the mean number of rows that were verified.  The times are those of the calls alone, at the context of the middle of an answer, measured after each
  * answer, so that what disturbs the machine disturbs both.  tau and K are the run's own: made-up acceptance
  * is drawn.
  */
@@ -26,14 +26,12 @@ static int seconds(const struct eval *e, struct engine *en, enum engine_call cal
     return r;
 }
 
-/* Rows of a round's block, and of its verification. */
-static void rows_of(const struct eval_setting *t, const struct engine *en, uint32_t *ret_block,
-                    uint32_t *ret_verify)
+/* Rows of a round's block, and of its verification: the last rounds of an answer have fewer. */
+static void rows_of(const struct eval_setting *t, const struct engine *en,
+                    const struct engine_drafting *d, uint32_t *ret_block, uint32_t *ret_verify)
 {
     *ret_block = t->drafting.window ? t->drafting.window : engine_drafter_config(en)->block_size;
-    *ret_verify = *ret_block;
-    if (t->drafting.method == DRAFT_DDTREE)
-        *ret_verify = 1 + (t->drafting.tree_budget ? t->drafting.tree_budget : 15);
+    *ret_verify = 1 + (uint32_t)((double)d->drafted / (double)d->rounds + 0.5);
 }
 
 static bool has_model(const struct eval_setting *t)
@@ -54,7 +52,7 @@ int eval_time_parts(struct eval *e, struct engine *en, unsigned j, const struct 
         r = seconds(e, en, ENGINE_CALL_TARGET, 1, &p.verify, err);
     } else if (has_model(t) && d->rounds) {
         uint32_t tokens = (uint32_t)((double)d->committed / (double)d->rounds + 0.5);
-        rows_of(t, en, &block, &rows);
+        rows_of(t, en, d, &block, &rows);
         r = seconds(e, en, ENGINE_CALL_DRAFTER, block, &p.pass, err);
         if (r == 0)
             r = seconds(e, en, ENGINE_CALL_TARGET, rows, &p.verify, err);
