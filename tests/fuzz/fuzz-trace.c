@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Traces of rounds and files of costs from any bytes.  What is taken of a trace cannot end the page's script
+ * element and is one JSON array; what is taken of costs is within its bounds; the rest is refused in words.
+ */
+#include "tests/fuzz/fuzz.h"
+
+#include <jansson.h>
+#include <string.h>
+
+#include "base/strbuf.h"
+#include "client/trace-lines.h"
+#include "engine/cost.h"
+
+static void trace(const char *s, size_t size)
+{
+    struct strbuf out = {0};
+    struct error err = {0};
+    if (trace_embed("x", s, size, &out, &err) == 0) {
+        json_error_t e;
+        json_t *j = json_loadb(out.s, out.len, 0, &e);
+        FUZZ_CHECK(!memchr(out.s, '<', out.len));
+        FUZZ_CHECK(json_is_array(j) && json_array_size(j) > 0);
+        json_decref(j);
+    } else {
+        FUZZ_CHECK(err.msg[0] != '\0');
+    }
+    strbuf_done(&out);
+}
+
+static void costs(const char *s, size_t size)
+{
+    struct costs c;
+    struct error err = {0};
+    costs_init(&c);
+    if (costs_parse(&c, s, size, "x", "k", &err) < 0) {
+        FUZZ_CHECK(err.msg[0] != '\0');
+        return;
+    }
+    for (int k = 0; k < COST_KINDS; k++)
+        for (uint32_t rows = 0; rows < 600; rows += 7) {
+            struct cost_load l = {.rows = rows, .entries = 100, .positions = 100.0 * rows};
+            double ns = cost_of(&c.table[k], &l);
+            FUZZ_CHECK(ns >= 0 && ns < 1e30);
+            cost_add(&c, (enum cost_kind)k, &l, 1000);
+        }
+    FUZZ_CHECK(c.pace > 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    trace((const char *)data, size);
+    costs((const char *)data, size);
+    return 0;
+}
