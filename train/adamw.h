@@ -6,7 +6,7 @@
 #include "train/state.h"
 
 struct train_adamw {
-    float lr, norm_lr; /* of matrices; of norms' gains */
+    float lr, norm_lr;                           /* of matrices; of norms' gains */
     float beta1, beta2, eps, weight_decay, clip; /* clip 0: none */
 };
 /* The norm of all gradients, in a fixed order. */

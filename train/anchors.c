@@ -50,8 +50,8 @@ uint32_t train_order_at(struct train_order *o, uint64_t i)
     return o->order[i % o->n];
 }
 
-uint32_t train_anchors(const uint8_t *mask, uint32_t n, uint32_t want, uint64_t seed,
-                       uint64_t step, uint32_t k, uint32_t *ret)
+uint32_t train_anchors(const uint8_t *mask, uint32_t n, uint32_t want, uint64_t seed, uint64_t step,
+                       uint32_t k, uint32_t *ret)
 {
     uint32_t places = 0, left, taken = 0;
     for (uint32_t a = 0; a + 1 < n; a++)

@@ -28,5 +28,5 @@ uint32_t train_order_at(struct train_order *o, uint64_t i);
 /* Places where a block may begin: a supervised token whose successor is
  * supervised: mask[a] and mask[a + 1].  Draws at most `want` of them without putting back, ascending,
  * into ret; returns how many. */
-uint32_t train_anchors(const uint8_t *mask, uint32_t n, uint32_t want, uint64_t seed,
-                       uint64_t step, uint32_t k, uint32_t *ret);
+uint32_t train_anchors(const uint8_t *mask, uint32_t n, uint32_t want, uint64_t seed, uint64_t step,
+                       uint32_t k, uint32_t *ret);

@@ -90,15 +90,30 @@ static void against(const struct group *g, float *out, const float *x, const flo
     const struct train_shape *s = &g->w->m->shape;
     const uint32_t hd = s->head_dim, kv = train_kv_width(s), W = s->window;
     const uint32_t ctx0 = g->w->item_ctx0[g->item];
-    gemm(g, (struct dk_gemm){.m = g->rows, .n = g->n_ctx, .k = hd, .a = x, .a_row = hd, .a_col = 1,
-                             .b = c + (size_t)ctx0 * kv + g->kv_head * hd, .b_row = 1,
-                             .b_col = kv, .c = out, .ldc = g->ld});
+    gemm(g, (struct dk_gemm){.m = g->rows,
+                             .n = g->n_ctx,
+                             .k = hd,
+                             .a = x,
+                             .a_row = hd,
+                             .a_col = 1,
+                             .b = c + (size_t)ctx0 * kv + g->kv_head * hd,
+                             .b_row = 1,
+                             .b_col = kv,
+                             .c = out,
+                             .ldc = g->ld});
     for (uint32_t r = 0; r < g->rows; r += W) {
         uint32_t head;
         size_t at = at_row(g, r, &head);
-        gemm(g, (struct dk_gemm){.m = W, .n = W, .k = hd, .a = x + (size_t)r * hd, .a_row = hd,
-                                 .a_col = 1, .b = b + at * kv + g->kv_head * hd, .b_row = 1,
-                                 .b_col = kv, .c = out + (size_t)r * g->ld + g->n_ctx,
+        gemm(g, (struct dk_gemm){.m = W,
+                                 .n = W,
+                                 .k = hd,
+                                 .a = x + (size_t)r * hd,
+                                 .a_row = hd,
+                                 .a_col = 1,
+                                 .b = b + at * kv + g->kv_head * hd,
+                                 .b_row = 1,
+                                 .b_col = kv,
+                                 .c = out + (size_t)r * g->ld + g->n_ctx,
                                  .ldc = g->ld});
     }
 }
@@ -109,16 +124,32 @@ static void times(const struct group *g, float *out, const float *p, const float
     const struct train_shape *s = &g->w->m->shape;
     const uint32_t hd = s->head_dim, kv = train_kv_width(s), W = s->window;
     const uint32_t ctx0 = g->w->item_ctx0[g->item];
-    gemm(g, (struct dk_gemm){.m = g->rows, .n = hd, .k = g->n_ctx, .a = p, .a_row = g->ld,
-                             .a_col = 1, .b = c + (size_t)ctx0 * kv + g->kv_head * hd,
-                             .b_row = kv, .b_col = 1, .c = out, .ldc = hd});
+    gemm(g, (struct dk_gemm){.m = g->rows,
+                             .n = hd,
+                             .k = g->n_ctx,
+                             .a = p,
+                             .a_row = g->ld,
+                             .a_col = 1,
+                             .b = c + (size_t)ctx0 * kv + g->kv_head * hd,
+                             .b_row = kv,
+                             .b_col = 1,
+                             .c = out,
+                             .ldc = hd});
     for (uint32_t r = 0; r < g->rows; r += W) {
         uint32_t head;
         size_t at = at_row(g, r, &head);
-        gemm(g, (struct dk_gemm){.m = W, .n = hd, .k = W, .flags = DK_GEMM_ADD,
-                                 .a = p + (size_t)r * g->ld + g->n_ctx, .a_row = g->ld, .a_col = 1,
-                                 .b = b + at * kv + g->kv_head * hd, .b_row = kv, .b_col = 1,
-                                 .c = out + (size_t)r * hd, .ldc = hd});
+        gemm(g, (struct dk_gemm){.m = W,
+                                 .n = hd,
+                                 .k = W,
+                                 .flags = DK_GEMM_ADD,
+                                 .a = p + (size_t)r * g->ld + g->n_ctx,
+                                 .a_row = g->ld,
+                                 .a_col = 1,
+                                 .b = b + at * kv + g->kv_head * hd,
+                                 .b_row = kv,
+                                 .b_col = 1,
+                                 .c = out + (size_t)r * hd,
+                                 .ldc = hd});
     }
 }
 
@@ -128,16 +159,33 @@ static void spread(const struct group *g, const float *p, const float *x, float 
     const struct train_shape *s = &g->w->m->shape;
     const uint32_t hd = s->head_dim, kv = train_kv_width(s), W = s->window;
     const uint32_t ctx0 = g->w->item_ctx0[g->item];
-    gemm(g, (struct dk_gemm){.m = g->n_ctx, .n = hd, .k = g->rows, .flags = DK_GEMM_ADD, .a = p,
-                             .a_row = 1, .a_col = g->ld, .b = x, .b_row = hd, .b_col = 1,
-                             .c = c + (size_t)ctx0 * kv + g->kv_head * hd, .ldc = kv});
+    gemm(g, (struct dk_gemm){.m = g->n_ctx,
+                             .n = hd,
+                             .k = g->rows,
+                             .flags = DK_GEMM_ADD,
+                             .a = p,
+                             .a_row = 1,
+                             .a_col = g->ld,
+                             .b = x,
+                             .b_row = hd,
+                             .b_col = 1,
+                             .c = c + (size_t)ctx0 * kv + g->kv_head * hd,
+                             .ldc = kv});
     for (uint32_t r = 0; r < g->rows; r += W) {
         uint32_t head;
         size_t at = at_row(g, r, &head);
-        gemm(g, (struct dk_gemm){.m = W, .n = hd, .k = W, .flags = DK_GEMM_ADD,
-                                 .a = p + (size_t)r * g->ld + g->n_ctx, .a_row = 1, .a_col = g->ld,
-                                 .b = x + (size_t)r * hd, .b_row = hd, .b_col = 1,
-                                 .c = b + at * kv + g->kv_head * hd, .ldc = kv});
+        gemm(g, (struct dk_gemm){.m = W,
+                                 .n = hd,
+                                 .k = W,
+                                 .flags = DK_GEMM_ADD,
+                                 .a = p + (size_t)r * g->ld + g->n_ctx,
+                                 .a_row = 1,
+                                 .a_col = g->ld,
+                                 .b = x + (size_t)r * hd,
+                                 .b_row = hd,
+                                 .b_col = 1,
+                                 .c = b + at * kv + g->kv_head * hd,
+                                 .ldc = kv});
     }
 }
 
@@ -192,8 +240,11 @@ static void forward_piece(void *arg, size_t a, size_t b, unsigned tid)
     const uint32_t heads = j->w->m->shape.kv_heads;
     struct train_layer *l = &j->w->layer[j->layer];
     for (size_t i = a; i < b; i++) {
-        struct group g = {.w = j->w, .layer = j->layer, .item = (uint32_t)(i / heads),
-                          .kv_head = (uint32_t)(i % heads), .scratch = j->w->par->scratch[tid]};
+        struct group g = {.w = j->w,
+                          .layer = j->layer,
+                          .item = (uint32_t)(i / heads),
+                          .kv_head = (uint32_t)(i % heads),
+                          .scratch = j->w->par->scratch[tid]};
         g.block0 = j->w->item_block0[g.item];
         for (; g.block0 < j->w->item_block0[g.item + 1]; g.block0 += g.n_blocks) {
             open_group(&g, j->w->attn_mem[tid]);
@@ -256,8 +307,11 @@ static void back_piece(void *arg, size_t a, size_t b, unsigned tid)
     const struct attn_job *j = arg;
     const uint32_t heads = j->w->m->shape.kv_heads;
     for (size_t i = a; i < b; i++) {
-        struct group g = {.w = j->w, .layer = j->layer, .item = (uint32_t)(i / heads),
-                          .kv_head = (uint32_t)(i % heads), .scratch = j->w->par->scratch[tid]};
+        struct group g = {.w = j->w,
+                          .layer = j->layer,
+                          .item = (uint32_t)(i / heads),
+                          .kv_head = (uint32_t)(i % heads),
+                          .scratch = j->w->par->scratch[tid]};
         g.block0 = j->w->item_block0[g.item];
         for (; g.block0 < j->w->item_block0[g.item + 1]; g.block0 += g.n_blocks) {
             open_group(&g, j->w->attn_mem[tid]);

@@ -101,9 +101,16 @@ static void ffn_back(struct train_work *w, uint32_t i, size_t rows)
     par_grad_w(w->par, grad(w, TR_UP, i), l->up, l->norm2, rows, f, h);
     par_grad_x(w->par, w->db, l->gate, train_param(m, TR_GATE, i), rows, f, h, false);
     par_grad_x(w->par, w->db, l->up, train_param(m, TR_UP, i), rows, f, h, true);
-    struct norm_back n = {.w = w, .dx = w->dx, .dy = w->db, .x = l->mid, .r = l->r2,
+    struct norm_back n = {.w = w,
+                          .dx = w->dx,
+                          .dy = w->db,
+                          .x = l->mid,
+                          .r = l->r2,
                           .gain = train_param(m, TR_FFN_NORM, i),
-                          .d_gain = grad(w, TR_FFN_NORM, i), .rows = rows, .n = h, .heads = 1,
+                          .d_gain = grad(w, TR_FFN_NORM, i),
+                          .rows = rows,
+                          .n = h,
+                          .heads = 1,
                           .add = true};
     norm_back(&n);
 }
@@ -117,13 +124,28 @@ static void attn_back(struct train_work *w, uint32_t i, size_t rows)
     par_grad_w(w->par, grad(w, TR_O, i), w->dx, l->attn, rows, h, q);
     par_grad_x(w->par, w->da, w->dx, train_param(m, TR_O, i), rows, h, q, false);
     train_attention_back(w, i);
-    struct norm_back nq = {.w = w, .dx = l->q, .dy = w->dq, .x = l->q_raw, .r = l->q_r,
-                           .gain = train_param(m, TR_Q_NORM, i), .d_gain = grad(w, TR_Q_NORM, i),
-                           .rows = rows, .n = s->head_dim, .heads = s->heads, .rope_blocks = true};
+    struct norm_back nq = {.w = w,
+                           .dx = l->q,
+                           .dy = w->dq,
+                           .x = l->q_raw,
+                           .r = l->q_r,
+                           .gain = train_param(m, TR_Q_NORM, i),
+                           .d_gain = grad(w, TR_Q_NORM, i),
+                           .rows = rows,
+                           .n = s->head_dim,
+                           .heads = s->heads,
+                           .rope_blocks = true};
     norm_back(&nq); /* q and k of the way forward make room for the gradients of q_raw and k_raw */
-    struct norm_back nk = {.w = w, .dx = l->k, .dy = w->dkb, .x = l->k_raw, .r = l->k_r,
-                           .gain = train_param(m, TR_K_NORM, i), .d_gain = grad(w, TR_K_NORM, i),
-                           .rows = rows, .n = s->head_dim, .heads = s->kv_heads,
+    struct norm_back nk = {.w = w,
+                           .dx = l->k,
+                           .dy = w->dkb,
+                           .x = l->k_raw,
+                           .r = l->k_r,
+                           .gain = train_param(m, TR_K_NORM, i),
+                           .d_gain = grad(w, TR_K_NORM, i),
+                           .rows = rows,
+                           .n = s->head_dim,
+                           .heads = s->kv_heads,
                            .rope_blocks = true};
     norm_back(&nk);
     par_grad_w(w->par, grad(w, TR_Q, i), l->q, l->norm1, rows, q, h);
@@ -132,10 +154,18 @@ static void attn_back(struct train_work *w, uint32_t i, size_t rows)
     par_grad_x(w->par, w->db, l->q, train_param(m, TR_Q, i), rows, q, h, false);
     par_grad_x(w->par, w->db, l->k, train_param(m, TR_K, i), rows, kv, h, true);
     par_grad_x(w->par, w->db, w->dv, train_param(m, TR_V, i), rows, kv, h, true);
-    struct norm_back n = {.w = w, .dx = w->dx, .dy = w->db, .x = l->x, .r = l->r1,
+    struct norm_back n = {.w = w,
+                          .dx = w->dx,
+                          .dy = w->db,
+                          .x = l->x,
+                          .r = l->r1,
                           .gain = train_param(m, TR_ATTN_NORM, i),
-                          .d_gain = grad(w, TR_ATTN_NORM, i), .rows = rows, .n = h, .heads = 1,
-                          .add = true, .only_gain = i == 0};
+                          .d_gain = grad(w, TR_ATTN_NORM, i),
+                          .rows = rows,
+                          .n = h,
+                          .heads = 1,
+                          .add = true,
+                          .only_gain = i == 0};
     norm_back(&n);
 }
 
@@ -157,19 +187,32 @@ void train_context_back(struct train_work *w)
     const uint32_t h = s->hidden, kv = train_kv_width(s);
     for (uint32_t i = 0; i < s->layers; i++) {
         struct train_ctx_layer *c = &w->ctx[i];
-        struct norm_back nk = {.w = w, .dx = c->k, .dy = c->dk, .x = c->k_raw, .r = c->k_r,
+        struct norm_back nk = {.w = w,
+                               .dx = c->k,
+                               .dy = c->dk,
+                               .x = c->k_raw,
+                               .r = c->k_r,
                                .gain = train_param(m, TR_K_NORM, i),
-                               .d_gain = grad(w, TR_K_NORM, i), .rows = w->n_ctx,
-                               .n = s->head_dim, .heads = s->kv_heads, .ctx_pos = w->ctx_pos};
+                               .d_gain = grad(w, TR_K_NORM, i),
+                               .rows = w->n_ctx,
+                               .n = s->head_dim,
+                               .heads = s->kv_heads,
+                               .ctx_pos = w->ctx_pos};
         norm_back(&nk);
         par_grad_w(w->par, grad(w, TR_K, i), c->k, w->fused, w->n_ctx, kv, h);
         par_grad_w(w->par, grad(w, TR_V, i), c->dv, w->fused, w->n_ctx, kv, h);
         par_grad_x(w->par, w->d_ctx, c->k, train_param(m, TR_K, i), w->n_ctx, kv, h, i > 0);
         par_grad_x(w->par, w->d_ctx, c->dv, train_param(m, TR_V, i), w->n_ctx, kv, h, true);
     }
-    struct norm_back n = {.w = w, .dx = w->fused, .dy = w->d_ctx, .x = w->fused_raw,
-                          .r = w->fused_r, .gain = train_param(m, TR_HIDDEN_NORM, 0),
-                          .d_gain = grad(w, TR_HIDDEN_NORM, 0), .rows = w->n_ctx, .n = h,
+    struct norm_back n = {.w = w,
+                          .dx = w->fused,
+                          .dy = w->d_ctx,
+                          .x = w->fused_raw,
+                          .r = w->fused_r,
+                          .gain = train_param(m, TR_HIDDEN_NORM, 0),
+                          .d_gain = grad(w, TR_HIDDEN_NORM, 0),
+                          .rows = w->n_ctx,
+                          .n = h,
                           .heads = 1};
     norm_back(&n);
     par_grad_w(w->par, grad(w, TR_FC, 0), w->fused, w->taps, w->n_ctx, h, train_tap_width(s));

@@ -49,14 +49,15 @@ json_t *train_taps_json(const struct train_shape *s)
 
 static json_t *shape_json(const struct train_shape *s)
 {
-    return json_pack("{sI sI sI sI sI sI so sI sI sI sI sI sI sI sf sf}", "layers",
-                  (json_int_t)s->layers, "hidden", (json_int_t)s->hidden, "ffn", (json_int_t)s->ffn,
-                  "heads", (json_int_t)s->heads, "kv_heads", (json_int_t)s->kv_heads, "head_dim",
-                  (json_int_t)s->head_dim, "taps", train_taps_json(s), "target_hidden",
-                  (json_int_t)s->target_hidden, "target_layers", (json_int_t)s->target_layers,
-                  "window", (json_int_t)s->window, "mask_token", (json_int_t)s->mask_token, "vocab",
-                  (json_int_t)s->vocab, "draft_vocab", (json_int_t)s->draft_vocab, "max_position",
-                  (json_int_t)s->max_position, "eps", (double)s->eps, "rope_theta", s->rope_theta);
+    return json_pack(
+        "{sI sI sI sI sI sI so sI sI sI sI sI sI sI sf sf}", "layers", (json_int_t)s->layers,
+        "hidden", (json_int_t)s->hidden, "ffn", (json_int_t)s->ffn, "heads", (json_int_t)s->heads,
+        "kv_heads", (json_int_t)s->kv_heads, "head_dim", (json_int_t)s->head_dim, "taps",
+        train_taps_json(s), "target_hidden", (json_int_t)s->target_hidden, "target_layers",
+        (json_int_t)s->target_layers, "window", (json_int_t)s->window, "mask_token",
+        (json_int_t)s->mask_token, "vocab", (json_int_t)s->vocab, "draft_vocab",
+        (json_int_t)s->draft_vocab, "max_position", (json_int_t)s->max_position, "eps",
+        (double)s->eps, "rope_theta", s->rope_theta);
 }
 
 /* The library's writer leaves out values when its memory runs out at the wrong place: read back. */
@@ -111,8 +112,10 @@ int checkpoint_write(const char *path, const struct train_state *s, struct error
         for (uint32_t i = 0; kinds[k].data && i < s->layout.n; i++) {
             const struct train_tensor *x = &s->layout.t[i];
             snprintf(names[n], sizeof(*names), "%s.%s", kinds[k].prefix, x->name);
-            t[n] = (struct tensor_out){.name = names[n], .dtype = ST_F32,
-                                       .n_dims = x->norm ? 1 : 2, .data = kinds[k].data + x->at};
+            t[n] = (struct tensor_out){.name = names[n],
+                                       .dtype = ST_F32,
+                                       .n_dims = x->norm ? 1 : 2,
+                                       .data = kinds[k].data + x->at};
             t[n].dims[0] = x->norm ? x->cols : x->rows;
             t[n].dims[1] = x->cols;
             n++;
@@ -153,11 +156,19 @@ static int read_shape(const struct js_obj *o, struct train_shape *s, struct erro
     const struct {
         const char *key;
         uint32_t *to;
-    } sizes[] = {{"layers", &s->layers}, {"hidden", &s->hidden}, {"ffn", &s->ffn},
-                 {"heads", &s->heads}, {"kv_heads", &s->kv_heads}, {"head_dim", &s->head_dim},
-                 {"target_hidden", &s->target_hidden}, {"target_layers", &s->target_layers},
-                 {"window", &s->window}, {"mask_token", &s->mask_token}, {"vocab", &s->vocab},
-                 {"draft_vocab", &s->draft_vocab}, {"max_position", &s->max_position}};
+    } sizes[] = {{"layers", &s->layers},
+                 {"hidden", &s->hidden},
+                 {"ffn", &s->ffn},
+                 {"heads", &s->heads},
+                 {"kv_heads", &s->kv_heads},
+                 {"head_dim", &s->head_dim},
+                 {"target_hidden", &s->target_hidden},
+                 {"target_layers", &s->target_layers},
+                 {"window", &s->window},
+                 {"mask_token", &s->mask_token},
+                 {"vocab", &s->vocab},
+                 {"draft_vocab", &s->draft_vocab},
+                 {"max_position", &s->max_position}};
     double eps = 0;
     int r = 0;
     for (size_t i = 0; r == 0 && i < ARRAY_LEN(sizes); i++)
@@ -243,10 +254,10 @@ static int read_tensors(const struct safetensors *f, struct train_state *s, stru
     if (r == 0)
         r = fetch(f, "tap_scale", ST_F32, s->tap_scale, s->shape.n_taps, err);
     for (uint32_t i = 0; r == 0 && i < s->shape.draft_vocab; i++)
-        if (s->target_ids[i] >= s->shape.vocab ||
-            (i && s->target_ids[i] <= s->target_ids[i - 1]))
+        if (s->target_ids[i] >= s->shape.vocab || (i && s->target_ids[i] <= s->target_ids[i - 1]))
             r = ERR(err, FORMAT,
-                    "%s: tensor \"target_ids\"[%" PRIu32 "]: tokens must ascend and be below %" PRIu32,
+                    "%s: tensor \"target_ids\"[%" PRIu32
+                    "]: tokens must ascend and be below %" PRIu32,
                     safetensors_path(f), i, s->shape.vocab);
     kinds_of(s, kinds);
     for (int k = 0; k < N_KINDS; k++)
@@ -268,8 +279,10 @@ static int read_state(const struct safetensors *f, struct train_state *ret, stru
         train_layout_init(&s.layout, &s.shape);
         const struct st_tensor *fc = safetensors_find(f, "param.fc.weight");
         /* Before memory for a shape is taken, the file must be large enough to be one. */
-        if (!fc || fc->bytes / sizeof(float) != (uint64_t)s.shape.hidden * train_tap_width(&s.shape))
-            r = ERR(err, MISMATCH, "%s: tensor \"param.fc.weight\" is not of the shape that \"meta\" tells",
+        if (!fc ||
+            fc->bytes / sizeof(float) != (uint64_t)s.shape.hidden * train_tap_width(&s.shape))
+            r = ERR(err, MISMATCH,
+                    "%s: tensor \"param.fc.weight\" is not of the shape that \"meta\" tells",
                     safetensors_path(f));
         for (uint32_t i = 0; r == 0 && i < s.layout.n; i++) {
             char name[80];

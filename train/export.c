@@ -82,11 +82,10 @@ static json_t *config_json(const struct train_state *st, const struct model_conf
         (json_int_t)s->layers, "hidden_size", (json_int_t)s->hidden, "intermediate_size",
         (json_int_t)s->ffn, "num_attention_heads", (json_int_t)s->heads, "num_key_value_heads",
         (json_int_t)s->kv_heads, "head_dim", (json_int_t)s->head_dim, "rms_norm_eps",
-        short_form(s->eps), "rope_theta", s->rope_theta, "rope_scaling",
-        "max_position_embeddings", (json_int_t)c->max_position, "attention_bias", 0,
-        "attention_dropout", 0.0, "layer_types", layer_types(s), "use_sliding_window", 0,
-        "sliding_window", "vocab_size", (json_int_t)s->vocab, "tie_word_embeddings", 0, "dtype",
-        dtype, "hidden_act", "silu");
+        short_form(s->eps), "rope_theta", s->rope_theta, "rope_scaling", "max_position_embeddings",
+        (json_int_t)c->max_position, "attention_bias", 0, "attention_dropout", 0.0, "layer_types",
+        layer_types(s), "use_sliding_window", 0, "sliding_window", "vocab_size",
+        (json_int_t)s->vocab, "tie_word_embeddings", 0, "dtype", dtype, "hidden_act", "silu");
     json_t *d = json_pack("{sI sI sI so sI ss sO}", "W", (json_int_t)s->window, "mask",
                           (json_int_t)s->mask_token, "step", (json_int_t)st->step, "taps",
                           train_taps_json(s), "layers", (json_int_t)s->layers, "target", st->target,
@@ -134,8 +133,8 @@ static int write_folder(const struct train_state *s, const float *p, const struc
         t[n++] = (struct tensor_out){"d2t", ST_I32, 1, {s->shape.draft_vocab}, d2t};
     for (uint32_t i = 0; i < s->layout.n; i++) {
         const struct train_tensor *x = &s->layout.t[i];
-        t[n] = (struct tensor_out){.name = x->name, .dtype = wide ? ST_F32 : ST_BF16,
-                                   .n_dims = x->norm ? 1 : 2};
+        t[n] = (struct tensor_out){
+            .name = x->name, .dtype = wide ? ST_F32 : ST_BF16, .n_dims = x->norm ? 1 : 2};
         t[n].data = wide ? (const void *)(p + x->at) : (const void *)(half + x->at);
         t[n].dims[0] = x->norm ? x->cols : x->rows;
         t[n].dims[1] = x->cols;

@@ -119,11 +119,11 @@ static void metadata(struct out *o, uint64_t *n, const struct train_state *st,
 static void gguf_name(const char *name, char *ret, size_t size)
 {
     static const char *const names[][2] = {
-        {"input_layernorm", "attn_norm"},  {"self_attn.q_proj", "attn_q"},
-        {"self_attn.k_proj", "attn_k"},    {"self_attn.v_proj", "attn_v"},
+        {"input_layernorm", "attn_norm"},    {"self_attn.q_proj", "attn_q"},
+        {"self_attn.k_proj", "attn_k"},      {"self_attn.v_proj", "attn_v"},
         {"self_attn.o_proj", "attn_output"}, {"self_attn.q_norm", "attn_q_norm"},
         {"self_attn.k_norm", "attn_k_norm"}, {"post_attention_layernorm", "ffn_norm"},
-        {"mlp.gate_proj", "ffn_gate"},     {"mlp.up_proj", "ffn_up"},
+        {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},
         {"mlp.down_proj", "ffn_down"},
     };
     uint32_t layer;

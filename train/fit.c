@@ -25,16 +25,23 @@ int fit_batch(struct fit *f, const uint32_t *samples, uint32_t n, uint64_t step,
         struct data_sample s;
         data_set_sample(f->data, samples[i], &s);
         data_sample_mask(&s, f->masks[used]);
-        uint32_t k = train_anchors(f->masks[used], s.n, f->o.anchors, f->o.seed, step, i,
-                                   f->anchors[used]);
+        uint32_t k =
+            train_anchors(f->masks[used], s.n, f->o.anchors, f->o.seed, step, i, f->anchors[used]);
         if (k == 0)
             continue;
-        f->want[used] = (struct taps_want){.index = samples[i], .s = s, .out = f->features[used],
-                                           .soft_ids = f->soft_ids[used], .soft = f->soft[used]};
-        f->items[used] = (struct train_item){.ids = s.ids, .mask = f->masks[used],
+        f->want[used] = (struct taps_want){.index = samples[i],
+                                           .s = s,
+                                           .out = f->features[used],
+                                           .soft_ids = f->soft_ids[used],
+                                           .soft = f->soft[used]};
+        f->items[used] = (struct train_item){.ids = s.ids,
+                                             .mask = f->masks[used],
                                              .taps = f->features[used],
-                                             .anchors = f->anchors[used], .n = s.n, .n_anchors = k,
-                                             .soft_ids = f->soft_ids[used], .soft = f->soft[used]};
+                                             .anchors = f->anchors[used],
+                                             .n = s.n,
+                                             .n_anchors = k,
+                                             .soft_ids = f->soft_ids[used],
+                                             .soft = f->soft[used]};
         *ret_tokens += s.n;
         used++;
     }
@@ -106,12 +113,14 @@ static int check(struct fit *f, const struct train_stats *s, double norm, struct
     const uint64_t step = f->state.step;
     if (s->bad || !isfinite(s->loss[0]) || !isfinite(s->loss[1]) || !isfinite(norm))
         return ERR(err, NUMERIC,
-                   "step %" PRIu64 ": a loss or a gradient is not a number; nothing was updated, the "
+                   "step %" PRIu64
+                   ": a loss or a gradient is not a number; nothing was updated, the "
                    "last checkpoint is kept",
                    step);
     if (step > 50 && f->running > 0 && s->loss[0] > 2 * f->running + 2)
         return ERR(err, NUMERIC,
-                   "step %" PRIu64 ": the loss jumped from %.3g to %.3g; nothing was updated, the last "
+                   "step %" PRIu64
+                   ": the loss jumped from %.3g to %.3g; nothing was updated, the last "
                    "checkpoint is kept: a smaller learning rate may help",
                    step, f->running, s->loss[0]);
     f->running = f->running > 0 ? 0.98 * f->running + 0.02 * s->loss[0] : s->loss[0];

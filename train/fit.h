@@ -28,10 +28,9 @@ struct fit_options {
     const char *target;      /* path of the model that is drafted for */
     const char *const *data; /* JSONL shards */
     uint32_t n_data;
-    const char *out; /* folder of checkpoints and metrics.csv; made when absent */
-    const char
-        *from;    /* checkpoint, run or drafter to start from with a fresh schedule; or NULL */
-    bool restart; /* do not resume from what `out` holds: refuse when it holds anything */
+    const char *out;  /* folder of checkpoints and metrics.csv; made when absent */
+    const char *from; /* checkpoint, run or drafter to start from with a fresh schedule; or NULL */
+    bool restart;     /* do not resume from what `out` holds: refuse when it holds anything */
 
     /* Shape; 0: as the target's. */
     uint32_t layers; /* default 2 */

@@ -42,8 +42,9 @@ static unsigned cpus(void)
 
 static int between(const char *name, double v, double lo, double hi, struct error *err)
 {
-    return v >= lo && v <= hi ? 0
-                              : ERR(err, INVALID, "%s is %g, must be from %g to %g", name, v, lo, hi);
+    return v >= lo && v <= hi
+               ? 0
+               : ERR(err, INVALID, "%s is %g, must be from %g to %g", name, v, lo, hi);
 }
 
 static int resolve(struct fit *f, struct error *err)
@@ -117,8 +118,10 @@ static int load_data(struct fit *f, uint32_t vocab, struct error *err)
                    (double)f->o.held_out);
     struct data_set_info info;
     data_set_get_info(f->data, &info);
-    say(f, "data: %" PRIu64 " conversations, %" PRIu64 " tokens, %" PRIu64
-        " of them supervised; %u held out", info.n, info.n_tokens, info.n_supervised, f->n_held);
+    say(f,
+        "data: %" PRIu64 " conversations, %" PRIu64 " tokens, %" PRIu64
+        " of them supervised; %u held out",
+        info.n, info.n_tokens, info.n_supervised, f->n_held);
     return 0;
 }
 
@@ -148,7 +151,9 @@ static int choose_shape(struct fit *f, struct train_shape *s, uint32_t **ids, st
         .hidden = c->hidden,
         .ffn = o->ffn ? o->ffn : c->ffn,
         .heads = o->heads ? o->heads : c->n_heads,
-        .kv_heads = o->kv_heads ? o->kv_heads : o->heads ? o->heads : c->n_kv_heads,
+        .kv_heads = o->kv_heads ? o->kv_heads
+                    : o->heads  ? o->heads
+                                : c->n_kv_heads,
         .head_dim = o->head_dim ? o->head_dim : c->head_dim,
         .target_hidden = c->hidden,
         .target_layers = c->n_layers,
@@ -280,9 +285,9 @@ static uint64_t own_bytes(const struct fit *f)
     struct data_set_info info;
     const uint32_t blocks = o->batch * o->anchors, ctx = o->batch * o->max_len;
     uint64_t tap = (uint64_t)o->batch * o->max_len * train_tap_width(s) * sizeof(float);
-    uint64_t soft = o->distill > 0 ? (uint64_t)o->max_len * (8ull * o->batch * o->distill_top +
-                                                              4ull * s->vocab)
-                                   : 0;
+    uint64_t soft =
+        o->distill > 0 ? (uint64_t)o->max_len * (8ull * o->batch * o->distill_top + 4ull * s->vocab)
+                       : 0;
     data_set_get_info(f->data, &info);
     return train_work_bytes(s, o->batch, ctx, blocks, o->max_len, o->threads) +
            (f->state.average ? 4 : 3) * (uint64_t)f->state.layout.total * sizeof(float) +
@@ -344,12 +349,20 @@ static int open_taps(struct fit *f, struct error *err)
                    " MiB: fewer anchors, a smaller batch or a smaller max_len need less",
                    own >> 20, o->memory_limit >> 20);
     say(f, "memory: %" PRIu64 " MiB beside the target", own >> 20);
-    const struct taps_options t = {
-        .target = o->target, .threads = o->threads, .tier = o->tier, .dtype = o->dtype,
-        .n_taps = s->n_taps, .tap_layers = s->tap_layers, .max_len = o->max_len,
-        .max_seqs = o->batch, .soft_top = o->distill > 0 ? o->distill_top : 0,
-        .draft_ids = f->m.draft_ids, .memory_limit = o->memory_limit ? o->memory_limit - own : 0,
-        .cache = o->cache, .cache_bytes = o->cache_bytes, .key = cache_key(f)};
+    const struct taps_options t = {.target = o->target,
+                                   .threads = o->threads,
+                                   .tier = o->tier,
+                                   .dtype = o->dtype,
+                                   .n_taps = s->n_taps,
+                                   .tap_layers = s->tap_layers,
+                                   .max_len = o->max_len,
+                                   .max_seqs = o->batch,
+                                   .soft_top = o->distill > 0 ? o->distill_top : 0,
+                                   .draft_ids = f->m.draft_ids,
+                                   .memory_limit = o->memory_limit ? o->memory_limit - own : 0,
+                                   .cache = o->cache,
+                                   .cache_bytes = o->cache_bytes,
+                                   .key = cache_key(f)};
     return taps_new(&t, &f->taps, err);
 }
 

@@ -80,8 +80,9 @@ uint64_t train_work_bytes(const struct train_shape *s, uint32_t max_items, uint3
     struct train_work w = {.max_ctx = max_ctx, .max_blocks = max_blocks, .max_len = max_len};
     train_layout_init(&l, s);
     layout(&w, s, l.total, threads);
-    return (uint64_t)w.area.used * sizeof(float) + 2 * (uint64_t)(max_items + 1) * sizeof(uint32_t) +
-           (uint64_t)max_ctx * sizeof(uint32_t) + threads * (uint64_t)DK_GEMM_SCRATCH +
+    return (uint64_t)w.area.used * sizeof(float) +
+           2 * (uint64_t)(max_items + 1) * sizeof(uint32_t) + (uint64_t)max_ctx * sizeof(uint32_t) +
+           threads * (uint64_t)DK_GEMM_SCRATCH +
            (uint64_t)max_blocks * (sizeof(*w.blocks) + s->window * (sizeof(*w.rows) + 4));
 }
 
@@ -141,16 +142,20 @@ static int check_item(const struct train_work *w, const struct train_item *it, u
 {
     for (uint32_t a = 0; a < it->n_anchors; a++)
         if (it->anchors[a] >= it->n || (a && it->anchors[a] < it->anchors[a - 1]))
-            return ERR(err, INVALID, "sequence %" PRIu32 ": anchor %" PRIu32 " at %" PRIu32
+            return ERR(err, INVALID,
+                       "sequence %" PRIu32 ": anchor %" PRIu32 " at %" PRIu32
                        ": anchors must ascend and be below the length %" PRIu32,
                        i, a, it->anchors[a], it->n);
     if (it->n > w->max_len)
-        return ERR(err, LIMIT, "sequence %" PRIu32 " has %" PRIu32 " tokens, at most %" PRIu32 " fit",
-                   i, it->n, w->max_len);
+        return ERR(err, LIMIT,
+                   "sequence %" PRIu32 " has %" PRIu32 " tokens, at most %" PRIu32 " fit", i, it->n,
+                   w->max_len);
     for (uint32_t k = 0; k < it->n; k++)
         if (it->ids[k] >= w->m->shape.vocab)
-            return ERR(err, INVALID, "sequence %" PRIu32 ": token %" PRIu32 " is %" PRIu32
-                       ", must be below %" PRIu32, i, k, it->ids[k], w->m->shape.vocab);
+            return ERR(err, INVALID,
+                       "sequence %" PRIu32 ": token %" PRIu32 " is %" PRIu32
+                       ", must be below %" PRIu32,
+                       i, k, it->ids[k], w->m->shape.vocab);
     return 0;
 }
 
@@ -191,14 +196,16 @@ int train_begin(struct train_work *w, const struct train_batch *b, float gamma, 
             return r;
         uint32_t ctx = it->n_anchors ? it->anchors[it->n_anchors - 1] : 0;
         if (ctx > w->max_ctx - w->n_ctx || it->n_anchors > w->max_blocks - w->n_blocks)
-            return ERR(err, LIMIT, "sequence %" PRIu32 ": more than %" PRIu32
-                       " context rows or %" PRIu32 " blocks", i, w->max_ctx, w->max_blocks);
+            return ERR(err, LIMIT,
+                       "sequence %" PRIu32 ": more than %" PRIu32 " context rows or %" PRIu32
+                       " blocks",
+                       i, w->max_ctx, w->max_blocks);
         w->item_ctx0[i] = w->n_ctx;
         w->item_block0[i] = w->n_blocks;
         for (uint32_t a = 0; a < it->n_anchors; a++) {
             uint32_t block = w->n_blocks++;
-            w->blocks[block] = (struct train_block){
-                .item = i, .anchor = it->anchors[a], .ctx0 = w->n_ctx};
+            w->blocks[block] =
+                (struct train_block){.item = i, .anchor = it->anchors[a], .ctx0 = w->n_ctx};
             label_block(w, it, block, it->anchors[a], decay);
             w->tokens[(size_t)block * s->window] = it->ids[it->anchors[a]];
         }
@@ -227,17 +234,17 @@ struct norm_job {
     const struct train_work *w;
     float *y, *r;
     const float *x, *gain;
-    uint32_t n, heads;        /* length of a norm; norms in a row */
-    const uint32_t *ctx_pos;  /* position of each row, or */
-    bool rope_blocks;         /* those of block rows */
+    uint32_t n, heads;       /* length of a norm; norms in a row */
+    const uint32_t *ctx_pos; /* position of each row, or */
+    bool rope_blocks;        /* those of block rows */
 };
 
 static const float *angles_of(const struct train_work *w, const float *table, size_t row,
                               const uint32_t *ctx_pos)
 {
     const struct train_shape *s = &w->m->shape;
-    uint32_t pos = ctx_pos ? ctx_pos[row]
-                           : w->blocks[row / s->window].anchor + (uint32_t)(row % s->window);
+    uint32_t pos =
+        ctx_pos ? ctx_pos[row] : w->blocks[row / s->window].anchor + (uint32_t)(row % s->window);
     return table + (size_t)pos * s->head_dim;
 }
 
@@ -310,16 +317,26 @@ void train_context(struct train_work *w)
     const uint32_t h = s->hidden, kv = train_kv_width(s);
     par_forward(w->par, w->fused_raw, w->taps, train_param(m, TR_FC, 0), w->n_ctx, h,
                 train_tap_width(s));
-    struct norm_job n = {.w = w, .y = w->fused, .r = w->fused_r, .x = w->fused_raw,
-                         .gain = train_param(m, TR_HIDDEN_NORM, 0), .n = h, .heads = 1};
+    struct norm_job n = {.w = w,
+                         .y = w->fused,
+                         .r = w->fused_r,
+                         .x = w->fused_raw,
+                         .gain = train_param(m, TR_HIDDEN_NORM, 0),
+                         .n = h,
+                         .heads = 1};
     par_rows(w->par, w->n_ctx, GRAIN, norm_rows, &n);
     for (uint32_t l = 0; l < s->layers; l++) {
         struct train_ctx_layer *c = &w->ctx[l];
         par_forward(w->par, c->k_raw, w->fused, train_param(m, TR_K, l), w->n_ctx, kv, h);
         par_forward(w->par, c->v, w->fused, train_param(m, TR_V, l), w->n_ctx, kv, h);
-        struct norm_job k = {.w = w, .y = c->k, .r = c->k_r, .x = c->k_raw,
-                             .gain = train_param(m, TR_K_NORM, l), .n = s->head_dim,
-                             .heads = s->kv_heads, .ctx_pos = w->ctx_pos};
+        struct norm_job k = {.w = w,
+                             .y = c->k,
+                             .r = c->k_r,
+                             .x = c->k_raw,
+                             .gain = train_param(m, TR_K_NORM, l),
+                             .n = s->head_dim,
+                             .heads = s->kv_heads,
+                             .ctx_pos = w->ctx_pos};
         par_rows(w->par, w->n_ctx, GRAIN, norm_rows, &k);
     }
 }
@@ -332,26 +349,46 @@ static void layer_forward(struct train_work *w, uint32_t i, float *out)
     const size_t rows = (size_t)w->n_blocks * s->window;
     const uint32_t h = s->hidden, q = train_q_width(s), kv = train_kv_width(s);
     struct rows_job j = {.w = w, .l = l};
-    struct norm_job n1 = {.w = w, .y = l->norm1, .r = l->r1, .x = l->x,
-                          .gain = train_param(m, TR_ATTN_NORM, i), .n = h, .heads = 1};
+    struct norm_job n1 = {.w = w,
+                          .y = l->norm1,
+                          .r = l->r1,
+                          .x = l->x,
+                          .gain = train_param(m, TR_ATTN_NORM, i),
+                          .n = h,
+                          .heads = 1};
     par_rows(w->par, rows, GRAIN, norm_rows, &n1);
     par_forward(w->par, l->q_raw, l->norm1, train_param(m, TR_Q, i), rows, q, h);
     par_forward(w->par, l->k_raw, l->norm1, train_param(m, TR_K, i), rows, kv, h);
     par_forward(w->par, l->v, l->norm1, train_param(m, TR_V, i), rows, kv, h);
-    struct norm_job nq = {.w = w, .y = l->q, .r = l->q_r, .x = l->q_raw,
-                          .gain = train_param(m, TR_Q_NORM, i), .n = s->head_dim,
-                          .heads = s->heads, .rope_blocks = true};
+    struct norm_job nq = {.w = w,
+                          .y = l->q,
+                          .r = l->q_r,
+                          .x = l->q_raw,
+                          .gain = train_param(m, TR_Q_NORM, i),
+                          .n = s->head_dim,
+                          .heads = s->heads,
+                          .rope_blocks = true};
     par_rows(w->par, rows, GRAIN, norm_rows, &nq);
-    struct norm_job nk = {.w = w, .y = l->k, .r = l->k_r, .x = l->k_raw,
-                          .gain = train_param(m, TR_K_NORM, i), .n = s->head_dim,
-                          .heads = s->kv_heads, .rope_blocks = true};
+    struct norm_job nk = {.w = w,
+                          .y = l->k,
+                          .r = l->k_r,
+                          .x = l->k_raw,
+                          .gain = train_param(m, TR_K_NORM, i),
+                          .n = s->head_dim,
+                          .heads = s->kv_heads,
+                          .rope_blocks = true};
     par_rows(w->par, rows, GRAIN, norm_rows, &nk);
     train_attention(w, i);
     par_forward(w->par, l->mid, l->attn, train_param(m, TR_O, i), rows, h, q);
     j.x = l->mid;
     par_rows(w->par, rows, GRAIN, add_rows, &j);
-    struct norm_job n2 = {.w = w, .y = l->norm2, .r = l->r2, .x = l->mid,
-                          .gain = train_param(m, TR_FFN_NORM, i), .n = h, .heads = 1};
+    struct norm_job n2 = {.w = w,
+                          .y = l->norm2,
+                          .r = l->r2,
+                          .x = l->mid,
+                          .gain = train_param(m, TR_FFN_NORM, i),
+                          .n = h,
+                          .heads = 1};
     par_rows(w->par, rows, GRAIN, norm_rows, &n2);
     par_forward(w->par, l->gate, l->norm2, train_param(m, TR_GATE, i), rows, s->ffn, h);
     par_forward(w->par, l->up, l->norm2, train_param(m, TR_UP, i), rows, s->ffn, h);

@@ -12,9 +12,10 @@
 
 /* One sequence and its blocks. */
 struct train_item {
-    const uint32_t *ids;  /* [n] */
-    const uint8_t *mask;  /* [n]: supervised */
-    const float *taps;    /* [n][taps * target's hidden], scaled; rows from the last anchor on unused */
+    const uint32_t *ids; /* [n] */
+    const uint8_t *mask; /* [n]: supervised */
+    const float
+        *taps; /* [n][taps * target's hidden], scaled; rows from the last anchor on unused */
     const uint32_t *anchors; /* ascending */
     uint32_t n, n_anchors;
     /* The target's probabilities of the token at each position, [n][top], those outside the draft
@@ -34,8 +35,8 @@ struct train_ctx_layer {
 };
 /* What a pass over the blocks leaves for its way back. */
 struct train_layer {
-    float *x, *norm1, *r1;             /* input; normed */
-    float *q_raw, *k_raw, *q_r, *k_r;  /* before norm and RoPE; norms' factors */
+    float *x, *norm1, *r1;            /* input; normed */
+    float *q_raw, *k_raw, *q_r, *k_r; /* before norm and RoPE; norms' factors */
     float *q, *k, *v, *attn;
     float *mid, *norm2, *r2;
     float *gate, *up, *act;
@@ -51,7 +52,7 @@ struct train_work {
     struct train_block {
         uint32_t item, anchor; /* position */
         uint32_t ctx0;         /* row of the sequence's position 0 */
-    } *blocks;
+    } * blocks;
     uint32_t *item_ctx0, *item_block0; /* [items + 1] */
 
     float *grad; /* [layout.total] */
@@ -63,22 +64,22 @@ struct train_work {
     uint32_t *tokens; /* [rows] */
     bool causal;
     struct train_layer *layer;
-    float *x, *last_r;       /* output of the last layer, [rows][hidden] */
-    float *final;            /* normed, rows 1.. of each block: [blocks * (window - 1)][hidden] */
+    float *x, *last_r; /* output of the last layer, [rows][hidden] */
+    float *final;      /* normed, rows 1.. of each block: [blocks * (window - 1)][hidden] */
     float *dx, *da, *db, *dq, *dkb, *dv; /* [rows][hidden or wider] */
     /* Head, by chunks of rows. */
     float *logits; /* [TRAIN_HEAD_ROWS][draft_vocab] */
     struct train_row {
-        uint32_t label;     /* token */
-        int32_t draft;      /* its row of the head, or -1 */
-        bool supervised;    /* m_k: counts in losses and rates */
-        float weight;       /* m_k w_k */
-        uint32_t v[2];      /* argmax of each pass, token */
-        float confidence;   /* of P1 */
-        float ce[2];        /* of the label */
+        uint32_t label;   /* token */
+        int32_t draft;    /* its row of the head, or -1 */
+        bool supervised;  /* m_k: counts in losses and rates */
+        float weight;     /* m_k w_k */
+        uint32_t v[2];    /* argmax of each pass, token */
+        float confidence; /* of P1 */
+        float ce[2];      /* of the label */
         bool gate, bad;
-        uint32_t x;         /* input of P2 */
-    } *rows; /* [blocks * (window - 1)] */
+        uint32_t x; /* input of P2 */
+    } * rows;       /* [blocks * (window - 1)] */
     /* Attention, one piece of memory a thread. */
     float *attn_mem[TRAIN_MAX_THREADS];
     uint32_t attn_rows;

@@ -39,8 +39,15 @@ static void random_matrix(struct train_model *m, uint32_t index, uint64_t seed)
 static const struct {
     enum train_role to;
     enum model_tensor_role from;
-} roles[] = {{TR_ATTN_NORM, MT_ATTN_NORM}, {TR_Q, MT_Q}, {TR_K, MT_K}, {TR_V, MT_V}, {TR_O, MT_O},
-             {TR_FFN_NORM, MT_FFN_NORM}, {TR_GATE, MT_GATE}, {TR_UP, MT_UP}, {TR_DOWN, MT_DOWN}};
+} roles[] = {{TR_ATTN_NORM, MT_ATTN_NORM},
+             {TR_Q, MT_Q},
+             {TR_K, MT_K},
+             {TR_V, MT_V},
+             {TR_O, MT_O},
+             {TR_FFN_NORM, MT_FFN_NORM},
+             {TR_GATE, MT_GATE},
+             {TR_UP, MT_UP},
+             {TR_DOWN, MT_DOWN}};
 
 int train_halves(float *w, uint32_t heads, uint32_t hd, uint32_t cols, struct error *err)
 {
@@ -69,8 +76,8 @@ static int from_target(struct train_model *m, const struct model_file *target, u
         r = train_dequant(t, to, n, err);
         if (r == 0 && c->rope_pairing == DK_ROPE_INTERLEAVED &&
             (roles[i].to == TR_Q || roles[i].to == TR_K))
-            r = train_halves(to, roles[i].to == TR_Q ? c->n_heads : c->n_kv_heads, c->head_dim, c->hidden,
-                       err);
+            r = train_halves(to, roles[i].to == TR_Q ? c->n_heads : c->n_kv_heads, c->head_dim,
+                             c->hidden, err);
     }
     const struct {
         enum train_role to;

@@ -54,9 +54,8 @@ static void cross_rows(void *arg, size_t a, size_t b, unsigned tid)
         if (j->pass == 0)
             row->confidence = ce.confidence;
         if (scale > 0) {
-            float soft = j->distill > 0 && soft_label(w, j->row0 + i, z, 0, false) > 0
-                             ? j->distill
-                             : 0;
+            float soft =
+                j->distill > 0 && soft_label(w, j->row0 + i, z, 0, false) > 0 ? j->distill : 0;
             if (soft > 0)
                 soft_label(w, j->row0 + i, z, scale * soft, true);
             z[row->draft] -= scale * (1 - soft);
@@ -108,12 +107,11 @@ void train_head(struct train_work *w, unsigned pass, float scale, float distill,
         par_forward(w->par, w->logits, w->final + j.row0 * s->hidden, w->m->head, n, s->draft_vocab,
                     s->hidden);
         if (logits)
-            memcpy(logits + j.row0 * s->draft_vocab, w->logits,
-                   n * s->draft_vocab * sizeof(float));
+            memcpy(logits + j.row0 * s->draft_vocab, w->logits, n * s->draft_vocab * sizeof(float));
         par_rows(w->par, n, 4, cross_rows, &j);
         if (scale > 0)
-            par_grad_x(w->par, w->db + j.row0 * s->hidden, w->logits, w->m->head, n,
-                       s->draft_vocab, s->hidden, false);
+            par_grad_x(w->par, w->db + j.row0 * s->hidden, w->logits, w->m->head, n, s->draft_vocab,
+                       s->hidden, false);
     }
     if (scale > 0) {
         par_rows(w->par, (size_t)w->n_blocks * s->window, 32, norm_rows, &j);

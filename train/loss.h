@@ -8,22 +8,22 @@
 #include "train/forward.h"
 
 struct train_objective {
-    bool edit;      /* P2 too */
-    bool mix;       /* confident proposals are replaced by the truth */
-    bool causal;    /* edit passes: a row sees the block's rows up to itself */
+    bool edit;   /* P2 too */
+    bool mix;    /* confident proposals are replaced by the truth */
+    bool causal; /* edit passes: a row sees the block's rows up to itself */
     float eta, gamma, p2_weight, distill;
 };
 
 /* Sums over supervised rows, or blocks. */
 struct train_stats {
-    double loss[2];         /* of P1 and P2: weighted mean of the hard labels' cross-entropy */
-    double denominator;     /* sum of weights */
+    double loss[2];     /* of P1 and P2: weighted mean of the hard labels' cross-entropy */
+    double denominator; /* sum of weights */
     uint64_t n_supervised, n_gate, n_overwrite, n_right; /* S, O, A */
-    uint64_t n_blocks;      /* with a supervised first row */
-    uint64_t committed[2];  /* leading right proposals + 1, over these */
+    uint64_t n_blocks;                                   /* with a supervised first row */
+    uint64_t committed[2]; /* leading right proposals + 1, over these */
     uint64_t right_at[2][DRAFTER_MAX_BLOCK], n_at[DRAFTER_MAX_BLOCK]; /* by row of the block */
     uint64_t helped, harmed; /* committed more, or less, after P2 */
-    bool bad;               /* a NaN or an infinity */
+    bool bad;                /* a NaN or an infinity */
 };
 
 /* w holds the batch (train_begin).  With `learn`, w->grad is the gradient of L1 + p2_weight L2;

@@ -118,25 +118,52 @@ static void par_gemm(struct train_par *p, struct dk_gemm *g)
 void par_forward(struct train_par *p, float *y, const float *x, const float *w, size_t rows,
                  uint32_t out, uint32_t in)
 {
-    struct dk_gemm g = {.m = (uint32_t)rows, .n = out, .k = in, .a = x, .a_row = in, .a_col = 1,
-                        .b = w, .b_row = 1, .b_col = in, .c = y, .ldc = out};
+    struct dk_gemm g = {.m = (uint32_t)rows,
+                        .n = out,
+                        .k = in,
+                        .a = x,
+                        .a_row = in,
+                        .a_col = 1,
+                        .b = w,
+                        .b_row = 1,
+                        .b_col = in,
+                        .c = y,
+                        .ldc = out};
     par_gemm(p, &g);
 }
 
 void par_grad_x(struct train_par *p, float *dx, const float *dy, const float *w, size_t rows,
                 uint32_t out, uint32_t in, bool add)
 {
-    struct dk_gemm g = {.m = (uint32_t)rows, .n = in, .k = out, .flags = add ? DK_GEMM_ADD : 0,
-                        .a = dy, .a_row = out, .a_col = 1, .b = w, .b_row = in, .b_col = 1,
-                        .c = dx, .ldc = in};
+    struct dk_gemm g = {.m = (uint32_t)rows,
+                        .n = in,
+                        .k = out,
+                        .flags = add ? DK_GEMM_ADD : 0,
+                        .a = dy,
+                        .a_row = out,
+                        .a_col = 1,
+                        .b = w,
+                        .b_row = in,
+                        .b_col = 1,
+                        .c = dx,
+                        .ldc = in};
     par_gemm(p, &g);
 }
 
 void par_grad_w(struct train_par *p, float *dw, const float *dy, const float *x, size_t rows,
                 uint32_t out, uint32_t in)
 {
-    struct dk_gemm g = {.m = out, .n = in, .k = (uint32_t)rows, .flags = DK_GEMM_ADD, .a = dy,
-                        .a_row = 1, .a_col = out, .b = x, .b_row = in, .b_col = 1, .c = dw,
+    struct dk_gemm g = {.m = out,
+                        .n = in,
+                        .k = (uint32_t)rows,
+                        .flags = DK_GEMM_ADD,
+                        .a = dy,
+                        .a_row = 1,
+                        .a_col = out,
+                        .b = x,
+                        .b_row = in,
+                        .b_col = 1,
+                        .c = dw,
                         .ldc = in};
     par_gemm(p, &g);
 }

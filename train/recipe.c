@@ -42,8 +42,8 @@ json_t *recipe_of(const struct fit_options *o, uint64_t data_hash)
     char hash[17];
     snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)data_hash);
     return json_pack(
-        "{ss sI sI sI ss ss ss sf sf sf sf sI sI sI sI sf sf sf sf sf sf sf sf sf sb sI}", "data", hash,
-        "seed", (json_int_t)o->seed, "steps", (json_int_t)o->steps, "p1_only",
+        "{ss sI sI sI ss ss ss sf sf sf sf sI sI sI sI sf sf sf sf sf sf sf sf sf sb sI}", "data",
+        hash, "seed", (json_int_t)o->seed, "steps", (json_int_t)o->steps, "p1_only",
         (json_int_t)o->p1_only, "objective", o->objective == FIT_DFLASH ? "dflash" : "dedit",
         "visibility", o->visibility == FIT_CAUSAL ? "causal" : "bidirectional", "mix",
         o->mix == FIT_PROPOSALS ? "proposals" : "proposal-mix", "eta", (double)o->eta, "gamma",
@@ -52,8 +52,8 @@ json_t *recipe_of(const struct fit_options *o, uint64_t data_hash)
         (json_int_t)o->batch, "anchors", (json_int_t)o->anchors, "max_len", (json_int_t)o->max_len,
         "lr", (double)o->lr, "norm_lr", (double)o->norm_lr, "beta1", (double)o->beta1, "beta2",
         (double)o->beta2, "weight_decay", (double)o->weight_decay, "clip", (double)o->clip,
-        "warmup", (double)o->warmup, "average", (double)o->average, "held_out",
-        (double)o->held_out, "bf16", (int)o->bf16, "window", (json_int_t)o->window);
+        "warmup", (double)o->warmup, "average", (double)o->average, "held_out", (double)o->held_out,
+        "bf16", (int)o->bf16, "window", (json_int_t)o->window);
 }
 
 int recipe_same(const json_t *have, const json_t *want, const char *where, struct error *err)
@@ -67,10 +67,11 @@ int recipe_same(const json_t *have, const json_t *want, const char *where, struc
             continue;
         char *a = old ? json_dumps(old, JSON_ENCODE_ANY) : NULL;
         char *b = json_dumps(v, JSON_ENCODE_ANY);
-        int r = ERR(err, MISMATCH,
-                    "%s was trained with \"%s\" %s, now it is %s: give the same options to resume, or "
-                    "start from it with a fresh schedule (--from) in another folder",
-                    where, key, a ? a : "absent", b ? b : "?");
+        int r =
+            ERR(err, MISMATCH,
+                "%s was trained with \"%s\" %s, now it is %s: give the same options to resume, or "
+                "start from it with a fresh schedule (--from) in another folder",
+                where, key, a ? a : "absent", b ? b : "?");
         mem_free(a);
         mem_free(b);
         return r;

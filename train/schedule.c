@@ -9,5 +9,6 @@ double schedule_factor(uint64_t s, uint64_t steps, uint64_t warmup)
         return (double)s / (double)warmup;
     if (s >= steps)
         return 0;
-    return 0.5 * (1 + cos(3.14159265358979323846 * (double)(s - warmup) / (double)(steps - warmup)));
+    return 0.5 *
+           (1 + cos(3.14159265358979323846 * (double)(s - warmup) / (double)(steps - warmup)));
 }

@@ -174,8 +174,7 @@ static int make_angles(struct train_model *m, struct error *err)
 }
 
 int train_model_init(struct train_model *m, const struct train_shape *s,
-                     const struct model_file *target, const uint32_t *target_ids,
-                     struct error *err)
+                     const struct model_file *target, const uint32_t *target_ids, struct error *err)
 {
     memset(m, 0, sizeof(*m));
     int r = train_shape_check(s, err);

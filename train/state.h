@@ -60,23 +60,23 @@ enum train_role {
 struct train_tensor {
     char name[64]; /* as in a DFlash folder */
     uint32_t rows, cols;
-    bool norm;  /* a vector of gains: rows is 1 */
+    bool norm; /* a vector of gains: rows is 1 */
     size_t at; /* in floats, a multiple of 16 */
 };
 #define TRAIN_MAX_TENSORS (TR_ATTN_NORM + DRAFTER_MAX_LAYERS * (TR_ROLE_COUNT - TR_ATTN_NORM))
 struct train_layout {
     uint32_t n;
     struct train_tensor t[TRAIN_MAX_TENSORS];
-    size_t total; /* floats, padding (always zero) included */
+    size_t total;  /* floats, padding (always zero) included */
     size_t values; /* without padding */
 };
 /* The shape was checked. */
 void train_layout_init(struct train_layout *l, const struct train_shape *s);
 static inline uint32_t train_index(enum train_role r, uint32_t layer)
 {
-    return r < TR_ATTN_NORM ? r
-                            : TR_ATTN_NORM + layer * (TR_ROLE_COUNT - TR_ATTN_NORM) + r -
-                                  TR_ATTN_NORM;
+    return r < TR_ATTN_NORM
+               ? r
+               : TR_ATTN_NORM + layer * (TR_ROLE_COUNT - TR_ATTN_NORM) + r - TR_ATTN_NORM;
 }
 
 struct train_model {

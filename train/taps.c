@@ -10,10 +10,11 @@
 struct taps {
     struct engine *engine;
     struct taps_options o;
-    uint32_t layers[DRAFTER_MAX_TAPS], width, hidden, vocab, stride; /* values of a position in the cache */
-    struct seq **seqs;           /* [max_seqs] */
-    float *logits;               /* [max_len][vocab], with soft_top */
-    uint16_t *packed;            /* one sequence as in the cache */
+    uint32_t layers[DRAFTER_MAX_TAPS], width, hidden, vocab,
+        stride;        /* values of a position in the cache */
+    struct seq **seqs; /* [max_seqs] */
+    float *logits;     /* [max_len][vocab], with soft_top */
+    uint16_t *packed;  /* one sequence as in the cache */
     struct taps_cache cache;
     struct taps_counts counts;
 };
@@ -173,8 +174,8 @@ static int compute(struct taps *t, const struct taps_want *const *w, uint32_t n,
         for (uint32_t i = 0; i < m; i++) {
             const struct taps_want *x = w[a + i];
             engine_seq_truncate(t->engine, t->seqs[i], 0);
-            f[i] = (struct engine_feed){.seq = t->seqs[i], .tokens = x->s.ids, .n = x->s.n - 1,
-                                        .taps = x->out};
+            f[i] = (struct engine_feed){
+                .seq = t->seqs[i], .tokens = x->s.ids, .n = x->s.n - 1, .taps = x->out};
             if (t->o.soft_top) {
                 f[i].logits = t->logits;
                 f[i].n_logits = x->s.n - 1;
@@ -231,7 +232,8 @@ int taps_measure(struct taps *t, const struct data_sample *s, uint32_t n, float 
     for (uint32_t i = 0; i < n; i++) {
         if (s[i].n < 2)
             continue;
-        struct engine_feed f = {.seq = t->seqs[0], .tokens = s[i].ids, .n = s[i].n - 1, .taps = out};
+        struct engine_feed f = {
+            .seq = t->seqs[0], .tokens = s[i].ids, .n = s[i].n - 1, .taps = out};
         engine_seq_truncate(t->engine, t->seqs[0], 0);
         int r = engine_feed(t->engine, &f, 1, t->layers, t->o.n_taps, err);
         engine_seq_truncate(t->engine, t->seqs[0], 0);

@@ -82,8 +82,9 @@ int taps_cache_open(struct taps_cache *c, const char *path, uint64_t limit, uint
     if ((uint64_t)st.st_size >= sizeof(h) && read_at(c->fd, &have, sizeof(have), 0) &&
         memcmp(&have, &h, sizeof(h)) == 0)
         return scan(c, (uint64_t)st.st_size, err);
-    if (st.st_size > 0 && ((uint64_t)st.st_size < sizeof(h) || !read_at(c->fd, &have, sizeof(have), 0) ||
-                           memcmp(have.magic, magic, sizeof(magic)) != 0))
+    if (st.st_size > 0 &&
+        ((uint64_t)st.st_size < sizeof(h) || !read_at(c->fd, &have, sizeof(have), 0) ||
+         memcmp(have.magic, magic, sizeof(magic)) != 0))
         return ERR(err, FORMAT, "%s: not a cache of features; it is left alone", path);
     if (ftruncate(c->fd, 0) < 0 || !write_at(c->fd, &h, sizeof(h), 0))
         return ERR(err, IO, "%s: cannot write: %s", path, strerror(errno));
@@ -109,8 +110,7 @@ bool taps_cache_get(struct taps_cache *c, uint64_t index, uint64_t hash, uint16_
 int taps_cache_put(struct taps_cache *c, uint64_t index, uint64_t hash, const uint16_t *v, size_t n,
                    struct error *err)
 {
-    struct record_head h = {.hash = hash, .n = n,
-                            .sum = hash_bytes(v, n * sizeof(*v), c->key)};
+    struct record_head h = {.hash = hash, .n = n, .sum = hash_bytes(v, n * sizeof(*v), c->key)};
     uint64_t more = sizeof(h) + n * sizeof(*v), old;
     (void)index;
     if (c->fd < 0 || (c->limit && more > c->limit - (c->end < c->limit ? c->end : c->limit)))

@@ -15,7 +15,7 @@
 #include "base/strbuf.h"
 
 #define MAX_TENSORS 4096u /* of a file with a checksum */
-#define PAGE_ALIGN  64u /* of the data's begin */
+#define PAGE_ALIGN  64u   /* of the data's begin */
 
 static int write_all(int fd, const void *data, size_t len)
 {
@@ -59,7 +59,8 @@ static int add_entry(struct strbuf *b, const struct tensor_out *t, size_t *at)
 
 static int make_header(struct strbuf *b, const struct tensor_out *t, size_t n, bool checksum)
 {
-    const struct tensor_out sum = {.name = TENSOR_CHECKSUM, .dtype = ST_U64, .n_dims = 1, .dims = {1}};
+    const struct tensor_out sum = {
+        .name = TENSOR_CHECKSUM, .dtype = ST_U64, .n_dims = 1, .dims = {1}};
     size_t at = 0;
     int r = strbuf_addc(b, '{');
     /* 8-byte data first, so that no reader needs to copy it. */

@@ -18,8 +18,8 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         uint32_t rows, out, in;
-    } shapes[] = {{"q", 2048, 576, 576},   {"gate", 2048, 1536, 576}, {"down", 2048, 576, 1536},
-                  {"kv", 2048, 192, 576},  {"head", 256, 8192, 576},  {"fc", 2400, 576, 2880}};
+    } shapes[] = {{"q", 2048, 576, 576},  {"gate", 2048, 1536, 576}, {"down", 2048, 576, 1536},
+                  {"kv", 2048, 192, 576}, {"head", 256, 8192, 576},  {"fc", 2400, 576, 2880}};
     enum dk_tier tier = dk_tier_best();
     const struct dk_train_ops *t;
     unsigned flags = argc > 2 && !strcmp(argv[2], "bf16") ? DK_GEMM_BF16 : 0;
@@ -28,7 +28,8 @@ int main(int argc, char **argv)
     t = dk_train_ops(tier);
     void *scratch = mem_aligned(64, DK_GEMM_SCRATCH);
     const size_t most = (size_t)16 << 20;
-    float *x = mem_aligned(64, most * 4), *y = mem_aligned(64, most * 4), *w = mem_aligned(64, most * 4);
+    float *x = mem_aligned(64, most * 4), *y = mem_aligned(64, most * 4),
+          *w = mem_aligned(64, most * 4);
     if (!t || !scratch || !x || !y || !w)
         return 1;
     for (size_t i = 0; i < most; i++)
@@ -41,10 +42,40 @@ int main(int argc, char **argv)
     printf("%s%s, peak %.1f GFLOP/s\n", dk_tier_name(tier), flags ? " bf16" : "", peak * 1e-9);
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
         const uint32_t r = shapes[i].rows, o = shapes[i].out, n = shapes[i].in;
-        struct dk_gemm g[3] = {
-            {.m = r, .n = o, .k = n, .a = x, .a_row = n, .a_col = 1, .b = w, .b_row = 1, .b_col = n, .c = y, .ldc = o},
-            {.m = r, .n = n, .k = o, .a = y, .a_row = o, .a_col = 1, .b = w, .b_row = n, .b_col = 1, .c = x, .ldc = n},
-            {.m = o, .n = n, .k = r, .flags = DK_GEMM_ADD, .a = y, .a_row = 1, .a_col = o, .b = x, .b_row = n, .b_col = 1, .c = w, .ldc = n}};
+        struct dk_gemm g[3] = {{.m = r,
+                                .n = o,
+                                .k = n,
+                                .a = x,
+                                .a_row = n,
+                                .a_col = 1,
+                                .b = w,
+                                .b_row = 1,
+                                .b_col = n,
+                                .c = y,
+                                .ldc = o},
+                               {.m = r,
+                                .n = n,
+                                .k = o,
+                                .a = y,
+                                .a_row = o,
+                                .a_col = 1,
+                                .b = w,
+                                .b_row = n,
+                                .b_col = 1,
+                                .c = x,
+                                .ldc = n},
+                               {.m = o,
+                                .n = n,
+                                .k = r,
+                                .flags = DK_GEMM_ADD,
+                                .a = y,
+                                .a_row = 1,
+                                .a_col = o,
+                                .b = x,
+                                .b_row = n,
+                                .b_col = 1,
+                                .c = w,
+                                .ldc = n}};
         printf("%-6s", shapes[i].name);
         for (int f = 0; f < 3; f++) {
             double best = 0;

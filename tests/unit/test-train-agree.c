@@ -31,9 +31,8 @@ static void engine_block(struct drafter *d, const struct train_oracle *t, uint32
     for (uint32_t i = 0; i < ARRAY_LEN(blocks); i++)
         blocks[i] = (i * 5 + 3) % SLOTS;
     for (uint32_t p = 0; p < b->anchor; p++)
-        rows[p] = (struct ctx_row){.taps = it->taps + (size_t)p * 144,
-                                   .pos = p,
-                                   .slot = blocks[p / 16] * 16 + p % 16};
+        rows[p] = (struct ctx_row){
+            .taps = it->taps + (size_t)p * 144, .pos = p, .slot = blocks[p / 16] * 16 + p % 16};
     ck_ok(drafter_inject(d, rows, b->anchor, &err), &err);
     const struct drafter_block run = {.tokens = t->w.tokens + (size_t)block * W,
                                       .n = W,
@@ -67,9 +66,13 @@ static void run(enum dk_tier tier, const uint32_t *anchors)
     struct backend_model *model = NULL;
     struct drafter *d = NULL;
     struct error err = {0};
-    const struct backend_options o = {.n_threads = 1, .tier = tier, .exact = true,
-                                      .kv_type = DK_KV_F32, .n_kv_blocks = SLOTS,
-                                      .max_rows = 128, .max_context = 512};
+    const struct backend_options o = {.n_threads = 1,
+                                      .tier = tier,
+                                      .exact = true,
+                                      .kv_type = DK_KV_F32,
+                                      .n_kv_blocks = SLOTS,
+                                      .max_rows = 128,
+                                      .max_context = 512};
     if (!dk_train_ops(tier))
         TEST_SKIP_HARDWARE("no %s", dk_tier_name(tier));
     train_oracle_open(&t, tier, 2);

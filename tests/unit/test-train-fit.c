@@ -46,7 +46,8 @@ static void write_data(const char *name, unsigned n, unsigned first)
         const unsigned len = 24 + (i + first) * 7 % 13, by = 1 + (i + first) % 5;
         ck_assert_int_eq(strbuf_adds(&b, "{\"ids\": ["), 0);
         for (unsigned k = 0; k < len; k++)
-            ck_assert_int_eq(strbuf_addf(&b, "%s%u", k ? "," : "", ((i + first) * 11 + k * by) % 90), 0);
+            ck_assert_int_eq(
+                strbuf_addf(&b, "%s%u", k ? "," : "", ((i + first) * 11 + k * by) % 90), 0);
         ck_assert_int_eq(strbuf_addf(&b, "], \"response_spans\": [[5, %u]]}\n", len), 0);
     }
     write_file(root, name, b.s, b.len);
@@ -570,11 +571,22 @@ START_TEST(test_labels)
     const uint8_t mask[10] = {0, 0, 0, 0, 1, 1, 1, 1, 1, 1}, none[10] = {0};
     static float taps[10 * 48];
     ck_ok(model_file_open(test_path(TARGET), &target, &err), &err);
-    const struct train_shape shape = {.layers = 1, .hidden = 48, .ffn = 32, .heads = 2,
-                                      .kv_heads = 1, .head_dim = 16, .n_taps = 1,
-                                      .tap_layers = {2}, .target_hidden = 48, .target_layers = 5,
-                                      .window = 4, .mask_token = 271, .vocab = VOCAB,
-                                      .draft_vocab = VOCAB, .max_position = 64, .eps = 1e-6f,
+    const struct train_shape shape = {.layers = 1,
+                                      .hidden = 48,
+                                      .ffn = 32,
+                                      .heads = 2,
+                                      .kv_heads = 1,
+                                      .head_dim = 16,
+                                      .n_taps = 1,
+                                      .tap_layers = {2},
+                                      .target_hidden = 48,
+                                      .target_layers = 5,
+                                      .window = 4,
+                                      .mask_token = 271,
+                                      .vocab = VOCAB,
+                                      .draft_vocab = VOCAB,
+                                      .max_position = 64,
+                                      .eps = 1e-6f,
                                       .rope_theta = 1e6};
     ck_ok(train_model_init(&m, &shape, target, NULL, &err), &err);
     ck_ok(train_init(&m, target, false, 1, &err), &err);
@@ -582,20 +594,21 @@ START_TEST(test_labels)
     ck_ok(train_work_init(&w, &m, &par, 1, 16, 2, 16, &err), &err);
     for (size_t i = 0; i < ARRAY_LEN(taps); i++)
         taps[i] = (float)(i % 7) - 3;
-    struct train_item it = {.ids = ids, .mask = mask, .taps = taps, .anchors = anchors, .n = 10,
-                            .n_anchors = 2};
+    struct train_item it = {
+        .ids = ids, .mask = mask, .taps = taps, .anchors = anchors, .n = 10, .n_anchors = 2};
     const struct train_batch b = {.items = &it, .n_items = 1};
     ck_ok(train_begin(&w, &b, 4, &err), &err);
     ck_assert_uint_eq(w.n_ctx, 9); /* up to the last anchor, it not included */
     for (uint32_t k = 0; k < 3; k++) {
         ck_assert_uint_eq(w.rows[k].label, 5 + k);
-        ck_assert(w.rows[k].supervised && fabs((double)w.rows[k].weight - exp(-(double)k / 4)) < 1e-6);
+        ck_assert(w.rows[k].supervised &&
+                  fabs((double)w.rows[k].weight - exp(-(double)k / 4)) < 1e-6);
         ck_assert(!w.rows[3 + k].supervised && w.rows[3 + k].weight == 0); /* past the end */
     }
     ck_assert_uint_eq(w.tokens[0], 4);
     ck_assert_uint_eq(w.tokens[4], 9);
-    const struct train_objective o = {.edit = true, .mix = true, .eta = 0.5f, .gamma = 4,
-                                      .p2_weight = 1};
+    const struct train_objective o = {
+        .edit = true, .mix = true, .eta = 0.5f, .gamma = 4, .p2_weight = 1};
     train_losses(&w, &o, true, &s);
     ck_assert(s.n_supervised == 3 && s.n_blocks == 1 && s.loss[0] > 0 && !s.bad);
 

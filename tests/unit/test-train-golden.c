@@ -62,8 +62,15 @@ static void check_logits(struct train_oracle *t, unsigned pass)
 
 static json_int_t at(const json_t *sequence, const char *key, size_t b, size_t k)
 {
-    return json_integer_value(
-        json_array_get(json_array_get(json_object_get(sequence, key), b), k));
+    return json_integer_value(json_array_get(json_array_get(json_object_get(sequence, key), b), k));
+}
+
+/* NAME.q of row i of all: [6][7] a sequence. */
+static double reference(const struct train_oracle *t, const char *name, size_t q, size_t i)
+{
+    char full[16];
+    snprintf(full, sizeof(full), "%s.%zu", name, q);
+    return (double)train_oracle_get(t, "", full, 42)[i % 42];
 }
 
 static void check_rows(const struct train_oracle *t)
@@ -72,7 +79,6 @@ static void check_rows(const struct train_oracle *t)
         const struct train_row *row = &t->w.rows[i];
         size_t q = i / 42, b = i % 42 / 7, k = i % 7;
         const json_t *s = json_array_get(json_object_get(t->json, "sequences"), q);
-        char name[8];
         ck_assert_int_eq(row->supervised, at(s, "supervised", b, k));
         ck_assert_int_eq(row->v[0], at(s, "p1_argmax", b, k));
         ck_assert_int_eq(row->gate, at(s, "gate", b, k));
@@ -81,14 +87,10 @@ static void check_rows(const struct train_oracle *t)
         if (!row->supervised)
             continue;
         ck_assert_int_eq(row->label, at(s, "truth", b, k + 1));
-        snprintf(name, sizeof(name), "c.%zu", q);
-        close_to("c", row->confidence, train_oracle_get(t, "", name, 42)[i % 42], 1e-4);
-        snprintf(name, sizeof(name), "ce1.%zu", q);
-        close_to("ce1", row->ce[0] + 1, train_oracle_get(t, "", name, 42)[i % 42] + 1, 1e-4);
-        snprintf(name, sizeof(name), "ce2.%zu", q);
-        close_to("ce2", row->ce[1] + 1, train_oracle_get(t, "", name, 42)[i % 42] + 1, 1e-4);
-        snprintf(name, sizeof(name), "w.%zu", q);
-        close_to("w", row->weight, train_oracle_get(t, "", name, 42)[i % 42], 1e-6);
+        close_to("c", (double)row->confidence, reference(t, "c", q, i), 1e-4);
+        close_to("ce1", (double)row->ce[0] + 1, reference(t, "ce1", q, i) + 1, 1e-4);
+        close_to("ce2", (double)row->ce[1] + 1, reference(t, "ce2", q, i) + 1, 1e-4);
+        close_to("w", (double)row->weight, reference(t, "w", q, i), 1e-6);
     }
 }
 
@@ -118,8 +120,8 @@ START_TEST(test_step)
     t.o.edit = false;
     train_losses(&t.w, &t.o, true, &s);
     check_grads(&t, "grad_P1.");
-    close_to("norm", adamw_grad_norm(&t.par, &t.m.layout, t.w.grad),
-             number(t.json, "grad_norm_P1"), 1e-5);
+    close_to("norm", adamw_grad_norm(&t.par, &t.m.layout, t.w.grad), number(t.json, "grad_norm_P1"),
+             1e-5);
 
     ck_assert_int_eq(train_begin(&t.w, &t.batch, t.o.gamma, NULL), 0);
     train_context(&t.w);
@@ -147,8 +149,9 @@ static void check_params(const struct train_oracle *t, const char *prefix, float
             double tol = 0.01 * (double)lr;
             if (fabs((double)grads[x->at + k]) < 1e-7)
                 tol = (double)lr;
-            ck_assert_msg(fabs((double)got[k] - (double)want[k]) <= tol + 1e-7, "%s%s[%zu]: %.8g, wanted %.8g",
-                          prefix, x->name, k, (double)got[k], (double)want[k]);
+            ck_assert_msg(fabs((double)got[k] - (double)want[k]) <= tol + 1e-7,
+                          "%s%s[%zu]: %.8g, wanted %.8g", prefix, x->name, k, (double)got[k],
+                          (double)want[k]);
         }
     }
 }

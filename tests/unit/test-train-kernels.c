@@ -39,14 +39,19 @@ static const struct dk_train_ops *tier(int i)
 
 static const struct {
     uint32_t m, n, k;
-} shapes[] = {{1, 1, 1},    {14, 32, 8},   {15, 33, 17},  {6, 16, 256}, {29, 65, 257},
+} shapes[] = {{1, 1, 1},     {14, 32, 8},   {15, 33, 17},  {6, 16, 256}, {29, 65, 257},
               {331, 40, 64}, {3, 1100, 20}, {40, 48, 600}, {5, 7, 0},    {64, 31, 513}};
 
 /* Every way to lie in memory: A by rows or columns, B by rows or columns. */
 static struct dk_gemm gemm_of(int shape, int form, const float *a, const float *b, float *c)
 {
-    struct dk_gemm g = {.m = shapes[shape].m, .n = shapes[shape].n, .k = shapes[shape].k,
-                        .flags = form & 4 ? DK_GEMM_ADD : 0, .a = a, .b = b, .c = c,
+    struct dk_gemm g = {.m = shapes[shape].m,
+                        .n = shapes[shape].n,
+                        .k = shapes[shape].k,
+                        .flags = form & 4 ? DK_GEMM_ADD : 0,
+                        .a = a,
+                        .b = b,
+                        .c = c,
                         .ldc = shapes[shape].n + 3};
     g.a_row = form & 1 ? 1 : g.k;
     g.a_col = form & 1 ? g.m : 1;
@@ -61,7 +66,8 @@ START_TEST(test_gemm)
     void *scratch = mem_aligned(64, DK_GEMM_SCRATCH);
     for (int s = 0; s < (int)ARRAY_LEN(shapes); s++)
         for (int form = 0; form < 8; form++) {
-            const size_t na = (size_t)shapes[s].m * shapes[s].k, nb = (size_t)shapes[s].k * shapes[s].n,
+            const size_t na = (size_t)shapes[s].m * shapes[s].k,
+                         nb = (size_t)shapes[s].k * shapes[s].n,
                          nc = (size_t)shapes[s].m * (shapes[s].n + 3);
             float *a = noises(na, 0), *b = noises(nb, na), *x = noises(nc, 5), *y = noises(nc, 5);
             struct dk_gemm g = gemm_of(s, form, a, b, x), h = gemm_of(s, form, a, b, y);
@@ -99,7 +105,8 @@ START_TEST(test_gemm_bf16)
     void *scratch = mem_aligned(64, DK_GEMM_SCRATCH);
     for (int s = 0; s < (int)ARRAY_LEN(shapes); s++)
         for (int form = 0; form < 8; form++) {
-            const size_t na = (size_t)shapes[s].m * shapes[s].k, nb = (size_t)shapes[s].k * shapes[s].n,
+            const size_t na = (size_t)shapes[s].m * shapes[s].k,
+                         nb = (size_t)shapes[s].k * shapes[s].n,
                          nc = (size_t)shapes[s].m * (shapes[s].n + 3);
             float *a = noises(na, 0), *b = noises(nb, na), *x = noises(nc, 5), *y = noises(nc, 5);
             struct dk_gemm g = gemm_of(s, form, a, b, x), h = gemm_of(s, form, a, b, y);
@@ -129,8 +136,13 @@ END_TEST
 static void all_ops(const struct dk_train_ops *t, float *out)
 {
     float *x = noises(N, 1), *y = noises(N, 2), *w = noises(N, 3), *p;
-    struct dk_adamw o = {.clip = 0.7f, .keep = 0.99f, .beta1 = 0.9f, .beta2 = 0.95f, .step = 0.01f,
-                         .inv_sqrt_c2 = 4, .eps = 1e-8f};
+    struct dk_adamw o = {.clip = 0.7f,
+                         .keep = 0.99f,
+                         .beta1 = 0.9f,
+                         .beta2 = 0.95f,
+                         .step = 0.01f,
+                         .inv_sqrt_c2 = 4,
+                         .eps = 1e-8f};
     struct dk_ce ce;
     float r;
     memset(out, 0, 16 * N * sizeof(*out));
@@ -269,8 +281,11 @@ static double softmax_of_s(const float *s, void *arg)
 
 START_TEST(test_differences)
 {
-    struct fd f = {.t = dk_train_ops(DK_TIER_C), .x = noises(N, 11), .w = noises(N, 12),
-                   .u = noises(N, 13), .dy = noises(N, 14)};
+    struct fd f = {.t = dk_train_ops(DK_TIER_C),
+                   .x = noises(N, 11),
+                   .w = noises(N, 12),
+                   .u = noises(N, 13),
+                   .dy = noises(N, 14)};
     float y[N], r, g[N], h[N];
     struct dk_ce ce;
     f.t->rmsnorm(y, f.x, f.w, N, 1e-5f, &r);
@@ -346,9 +361,13 @@ START_TEST(test_small_rate)
     float p = 1, m = 0, v = 0;
     const float g = 1;
     for (int k = 1; k <= 100; k++) {
-        struct dk_adamw o = {.clip = 1, .keep = 1, .beta1 = 0.9f, .beta2 = 0.999f,
+        struct dk_adamw o = {.clip = 1,
+                             .keep = 1,
+                             .beta1 = 0.9f,
+                             .beta2 = 0.999f,
                              .step = (float)(6e-4 / (1 - pow(0.9, k))),
-                             .inv_sqrt_c2 = (float)(1 / sqrt(1 - pow(0.999, k))), .eps = 1e-8f};
+                             .inv_sqrt_c2 = (float)(1 / sqrt(1 - pow(0.999, k))),
+                             .eps = 1e-8f};
         t->adamw(&p, &m, &v, &g, 1, &o);
     }
     ck_assert(fabs((double)p - 0.94) < 1e-6 * 20);

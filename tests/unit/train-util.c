@@ -55,11 +55,23 @@ void train_oracle_open(struct train_oracle *t, enum dk_tier tier, unsigned threa
     golden_open(&t->g, test_path("tests/golden/train/train.safetensors"));
     ck_ok(model_file_open(test_path("tests/golden/drafter/target"), &t->target, &err), &err);
     const struct model_config *c = model_file_config(t->target);
-    struct train_shape s = {.layers = 2, .hidden = 48, .ffn = 96, .heads = 4, .kv_heads = 2,
-                            .head_dim = 16, .n_taps = 3, .tap_layers = {1, 2, 3},
-                            .target_hidden = 48, .target_layers = 5, .window = 8,
-                            .mask_token = 271, .vocab = 272, .draft_vocab = 272,
-                            .max_position = 512, .eps = 1e-6f, .rope_theta = c->rope_theta};
+    struct train_shape s = {.layers = 2,
+                            .hidden = 48,
+                            .ffn = 96,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .head_dim = 16,
+                            .n_taps = 3,
+                            .tap_layers = {1, 2, 3},
+                            .target_hidden = 48,
+                            .target_layers = 5,
+                            .window = 8,
+                            .mask_token = 271,
+                            .vocab = 272,
+                            .draft_vocab = 272,
+                            .max_position = 512,
+                            .eps = 1e-6f,
+                            .rope_theta = c->rope_theta};
     ck_ok(train_model_init(&t->m, &s, t->target, NULL, &err), &err);
     ck_ok(train_par_init(&t->par, tier, threads, false, &err), &err);
     train_oracle_weights(t);

@@ -9,7 +9,7 @@
 #define NR              16u
 #define TILE_NAME(name) name##_avx2
 
-#define ROWS(X) X(0) X(1) X(2) X(3) X(4) X(5)
+#define ROWS(X)         X(0) X(1) X(2) X(3) X(4) X(5)
 
 static void tile(const float *a, const float *b, uint32_t k, float *c, size_t ldc, bool fresh)
 {

@@ -9,7 +9,7 @@
 #define NR              32u
 #define TILE_NAME(name) name##_avx512
 
-#define ROWS(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13)
+#define ROWS(X)         X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13)
 
 static void tile(const float *a, const float *b, uint32_t k, float *c, size_t ldc, bool fresh)
 {

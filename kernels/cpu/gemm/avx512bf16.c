@@ -30,7 +30,8 @@ BF16 static void pack_lanes(uint32_t *dst, const float *src, size_t col, uint32_
                             uint32_t unit)
 {
     const uint32_t n1 = n > 16 ? n - 16 : 0, u1 = unit > 16 ? unit - 16 : 0;
-    const __mmask16 m0 = (__mmask16)(n >= 16 ? 0xffff : (1u << n) - 1), m1 = (__mmask16)((1u << n1) - 1);
+    const __mmask16 m0 = (__mmask16)(n >= 16 ? 0xffff : (1u << n) - 1),
+                    m1 = (__mmask16)((1u << n1) - 1);
     const __mmask16 s0 = (__mmask16)(unit >= 16 ? 0xffff : (1u << unit) - 1),
                     s1 = (__mmask16)((1u << u1) - 1);
     for (uint32_t l = 0; l < k; l += 2, dst += unit, src += 2 * col) {

@@ -12,9 +12,9 @@
 
 #include "kernels/cpu/train/internal.h"
 
-#define KC 256u
-#define MC (MR * (320u / MR))
-#define NC 1024u
+#define KC     256u
+#define MC     (MR * (320u / MR))
+#define NC     1024u
 
 #define BEHIND 16u /* floats that a copy of A may write behind its end */
 
@@ -23,9 +23,8 @@ _Static_assert(((size_t)KC * (MC + NC) + BEHIND) * sizeof(float) <= DK_GEMM_SCRA
 #ifndef PACK_INPUTS
 #define PACK_INPUTS pack_inputs
 /* Squares of 16 inputs, so that the rows' lines are used whole and the target stays near. */
-static inline __attribute__((always_inline)) void pack_inputs(float *dst, const float *src,
-                                                              size_t row, uint32_t n, uint32_t k,
-                                                              const uint32_t unit)
+static inline __attribute__((always_inline)) void
+pack_inputs(float *dst, const float *src, size_t row, uint32_t n, uint32_t k, const uint32_t unit)
 {
     for (uint32_t l0 = 0; l0 < k; l0 += 16) {
         uint32_t l1 = k - l0 < 16 ? k - l0 : 16;

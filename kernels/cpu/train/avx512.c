@@ -5,10 +5,11 @@
 #include "kernels/cpu/train/body.h"
 
 /* Sixteen chains; named one by one, since arrays of them would live in memory. */
-#define CHAINS(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
-#define BEGIN(i)  __m512 x##i = _mm512_set1_ps((float)i);
-#define FMA(i)    __asm__ volatile("vfmadd213ps %2, %1, %0" : "+v"(x##i) : "v"(a), "v"(b));
-#define DOT(i)    __asm__ volatile("vdpbf16ps %1, %1, %0" : "+v"(x##i) : "v"(a));
+#define CHAINS(X)                                                                                  \
+    X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
+#define BEGIN(i) __m512 x##i = _mm512_set1_ps((float)i);
+#define FMA(i)   __asm__ volatile("vfmadd213ps %2, %1, %0" : "+v"(x##i) : "v"(a), "v"(b));
+#define DOT(i)   __asm__ volatile("vdpbf16ps %1, %1, %0" : "+v"(x##i) : "v"(a));
 
 static double fma_peak(uint64_t rounds, bool bf16)
 {

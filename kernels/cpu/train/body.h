@@ -128,8 +128,8 @@ static void rmsnorm_grad(float *dx, const float *dy, const float *x, const float
 {
     vf s = {0};
     FOR_LANES(i, n, s += (v_load(dy + i) * v_load(w + i)) * v_load(x + i),
-              s += (v_load_n(dy + i, n - i, 0) * v_load_n(w + i, n - i, 0)) *
-                   v_load_n(x + i, n - i, 0));
+              s +=
+              (v_load_n(dy + i, n - i, 0) * v_load_n(w + i, n - i, 0)) * v_load_n(x + i, n - i, 0));
     const float c = v_fold(s) * r * r * r / (float)n, keep = add ? 1.0f : 0.0f;
     uint32_t i = 0;
     for (; i + 16 <= n; i += 16) {
@@ -156,9 +156,9 @@ V_INLINE vf silu(vf g, vf u)
 
 static void silu_mul(float *out, const float *g, const float *u, uint32_t n)
 {
-    FOR_LANES(i, n, v_store(out + i, silu(v_load(g + i), v_load(u + i))),
-              v_store_n(out + i, silu(v_load_n(g + i, n - i, 0), v_load_n(u + i, n - i, 0)),
-                        n - i));
+    FOR_LANES(
+        i, n, v_store(out + i, silu(v_load(g + i), v_load(u + i))),
+        v_store_n(out + i, silu(v_load_n(g + i, n - i, 0), v_load_n(u + i, n - i, 0)), n - i));
 }
 
 V_INLINE void silu_grad(vf *g, vf *u, vf d)
@@ -218,9 +218,9 @@ static void scale(float *x, uint32_t n, float f)
 
 static void softmax_grad(float *p, const float *d, uint32_t n, float sub, float f)
 {
-    FOR_LANES(i, n, v_store(p + i, v_load(p + i) * (v_load(d + i) - sub) * f),
-              v_store_n(p + i, v_load_n(p + i, n - i, 0) * (v_load_n(d + i, n - i, 0) - sub) * f,
-                        n - i));
+    FOR_LANES(
+        i, n, v_store(p + i, v_load(p + i) * (v_load(d + i) - sub) * f),
+        v_store_n(p + i, v_load_n(p + i, n - i, 0) * (v_load_n(d + i, n - i, 0) - sub) * f, n - i));
 }
 
 static void add(float *x, const float *y, uint32_t n)
