@@ -64,7 +64,7 @@ bool plot_point(const struct plot *p, const struct plot_run *run, const char *co
 
 bool plot_extent(const struct plot *p, const struct plot_panel *panel, struct plot_range *ret)
 {
-    struct plot_range r = {INFINITY, -INFINITY, INFINITY, -INFINITY};
+    struct plot_range r = {HUGE_VAL, -HUGE_VAL, HUGE_VAL, -HUGE_VAL};
     for (unsigned i = 0; i < p->n_runs; i++)
         for (unsigned k = 0; panel->columns[k]; k++)
             for (size_t row = 0; row < p->runs[i].csv.n_rows; row++) {
