@@ -13,16 +13,6 @@
 
 enum { SLOT_FREE = 0, SLOT_USED = 1, SLOT_DELETED = 2 };
 
-/* The finaliser of SplitMix64: a bijection, so distinct keys never collapse before masking. */
-uint64_t hash_mix64(uint64_t x)
-{
-    x ^= x >> 30;
-    x *= 0xbf58476d1ce4e5b9u;
-    x ^= x >> 27;
-    x *= 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
 uint64_t hash_bytes(const void *p, size_t n, uint64_t seed)
 {
     return XXH64(p, n, seed);

@@ -7,7 +7,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-uint64_t hash_mix64(uint64_t x);
+/* The finaliser of SplitMix64: a bijection, so distinct keys never collapse before masking. */
+static inline uint64_t hash_mix64(uint64_t x)
+{
+    x ^= x >> 30;
+    x *= 0xbf58476d1ce4e5b9u;
+    x ^= x >> 27;
+    x *= 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
 uint64_t hash_bytes(const void *p, size_t n, uint64_t seed); /* xxHash64 */
 
 struct u64map {

@@ -71,3 +71,8 @@ bench_daemon_measure_LDADD = $(libdedit_core_libs) $(proto_libs) -lm
 EXTRA_PROGRAMS += %D%/lab/gemm
 bench_lab_gemm_SOURCES = %D%/lab/gemm.c
 bench_lab_gemm_LDADD = $(kernels_libs) libdedit-base.a
+
+# Run by scripts/device-check, which builds it without the engine's libraries, and by the tests.
+noinst_PROGRAMS += %D%/device-check
+bench_device_check_SOURCES = %D%/device_check.c %D%/random_model.c %D%/random_model.h
+bench_device_check_LDADD = $(engine_libs)

@@ -25,6 +25,34 @@ static const struct shape {
       .rms_eps = 1e-5f,
       .tied = true,
       .rope_theta = 1e5}},
+    {"tiny",
+     {.family = MODEL_QWEN3,
+      .n_layers = 2,
+      .hidden = 256,
+      .ffn = 512,
+      .n_heads = 4,
+      .n_kv_heads = 2,
+      .head_dim = 64,
+      .vocab_size = 512,
+      .max_position = 4096,
+      .rms_eps = 1e-6f,
+      .tied = false,
+      .qk_norm = true,
+      .rope_theta = 1e6}},
+    {"qwen3-4b",
+     {.family = MODEL_QWEN3,
+      .n_layers = 36,
+      .hidden = 2560,
+      .ffn = 9728,
+      .n_heads = 32,
+      .n_kv_heads = 8,
+      .head_dim = 128,
+      .vocab_size = 151936,
+      .max_position = 40960,
+      .rms_eps = 1e-6f,
+      .tied = true,
+      .qk_norm = true,
+      .rope_theta = 1e6}},
     {"qwen3-0.6b",
      {.family = MODEL_QWEN3,
       .n_layers = 28,
@@ -54,7 +82,7 @@ int random_model_new(const char *shape, enum dk_type type, uint32_t n_layers,
         (void)snprintf(name, sizeof(name), "random %s %s", shape, dk_type_info(type)->name);
         return model_file_random(name, &c, type, 1, ret, err);
     }
-    return ERR(err, INVALID, "\"%s\" is not smollm2-135m or qwen3-0.6b", shape);
+    return ERR(err, INVALID, "\"%s\" is not smollm2-135m, qwen3-0.6b, qwen3-4b or tiny", shape);
 }
 
 int random_drafter_new(const struct model_config *target, enum dk_type type, uint32_t n_layers,

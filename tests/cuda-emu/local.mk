@@ -86,3 +86,11 @@ check_DATA += libdedit-cuda.so
 TESTS += %D%/ptxas.sh
 endif
 endif
+
+# Seeded faults in the kernels; not a part of "make check", for its time.
+EXTRA_DIST += %D%/mutants.sh
+mutants: $(emu_libs) $(check_PROGRAMS)
+	CXX='$(CXX)' FLAGS='$(emu_flags) $(emu_kernel_flags)' SANITIZE='$(emu_link_flags)' \
+		OBJECTS='$(emu_objects) $(emu_kernels)' top_srcdir='$(abs_top_srcdir)' top_builddir='$(abs_top_builddir)' \
+		$(SHELL) $(srcdir)/%D%/mutants.sh
+.PHONY: mutants
