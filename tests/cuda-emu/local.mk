@@ -79,7 +79,7 @@ check_PROGRAMS += %D%/test-kernels-sample
 %C%_test_kernels_sample_SOURCES = %D%/test-kernels-sample.c $(kernels_emu)
 %C%_test_kernels_sample_LDADD = libdedit-cuda-open.a $(engine_test_libs) -lm -ldl
 
-EXTRA_DIST += %D%/ptxas.sh
+EXTRA_DIST += %D%/mutate.sh %D%/ptxas.sh
 if WITH_CUDA
 if !SANITIZED
 check_DATA += libdedit-cuda.so

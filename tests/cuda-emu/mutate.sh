@@ -1,0 +1,63 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Proof that the kernels' tests can fail: each line below breaks one kernel, and its test must see it.
+# Takes some minutes, so it is run by hand, from the build folder, after `make check`:
+#   top_srcdir=.. sh ../tests/cuda-emu/mutate.sh [NAME]
+set -eu
+src=${top_srcdir:?}
+only=${1:-}
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT INT TERM
+mkdir -p "$tmp/src/kernels" "$tmp/build"
+emu=tests/cuda-emu
+ls libdedit-cuda-emu.so $emu/test-kernels-mm > /dev/null
+missed=0
+
+# name, test, file that is broken, file that is compiled, sed expression
+mutant()
+{
+    [ -z "$only" ] || [ "$only" = "$1" ] || return 0
+    rm -rf "$tmp/src/kernels/cuda"
+    cp -r "$src/kernels/cuda" "$tmp/src/kernels/cuda"
+    sed -i "$5" "$tmp/src/kernels/cuda/$3"
+    if cmp -s "$src/kernels/cuda/$3" "$tmp/src/kernels/cuda/$3"; then
+        echo "not ok - $1: nothing was changed"
+        missed=$((missed + 1))
+        return 0
+    fi
+    "${CXX:-g++}" -std=gnu++17 -O1 -fPIC -fvisibility=hidden -fno-strict-aliasing -ffp-contract=off -w \
+        -fno-math-errno -fno-omit-frame-pointer -I"$tmp/src" -I"$src" -I. -I"$src/$emu/include" \
+        -fsanitize=thread,alignment -fno-sanitize-recover=alignment -x c++ \
+        -c "$tmp/src/kernels/cuda/$4.cu" -o "$tmp/mutant.o"
+    objects=
+    for o in $emu/check.emu.o $emu/mma.emu.o $emu/runner.emu.o $emu/shim.emu.o kernels/cuda/*.emu.o; do
+        [ "$o" = "kernels/cuda/$4.emu.o" ] || objects="$objects $o"
+    done
+    # shellcheck disable=SC2086 # a list
+    "${CXX:-g++}" -shared -o "$tmp/build/libdedit-cuda-emu.so" "$tmp/mutant.o" $objects -lpthread
+    if top_builddir=$tmp/build ./$emu/test-kernels-"$2" > "$tmp/log" 2>&1; then
+        echo "not ok - $1: the test passed"
+        missed=$((missed + 1))
+    else
+        echo "ok - $1: $(grep -c '^not ok' "$tmp/log") tests failed: $(grep -m1 '^not ok' "$tmp/log" | cut -c1-150)"
+    fi
+}
+
+mutant ring-barrier mm matmul_float.cu matmul_float '0,/^ *__syncthreads();/s///'
+mutant chain-start mm matmul_float.cu matmul_float 's/k < kn; k += 4/k + 4 < kn; k += 4/'
+mutant stage-buffer mm matmul_quant.cu matmul_quant 's/buf ^= 1/buf ^= 0/'
+mutant second-scale mm matmul_quant.cu matmul_quant 's/at->scale = s.dw\[h\]/at->scale = s.dw[0]/'
+mutant past-a-tile mm matmul_wide.cu matmul_wide 's/dcu_min(t1 - t, CHUNK) \* pieces/CHUNK * pieces/'
+mutant early-join mm matmul_wide.cu matmul_wide 's/== groups - 1;/== 0;/'
+mutant group-end mm matmul_mma.cu matmul_mma 's/% GROUP == GROUP - 1/% GROUP == GROUP - 2/'
+mutant rounding mm prepare.cu prepare 's/v \* id + 12582912.0f/v * id + 12582912.25f/'
+mutant divergent rows rope.cu rope '/v\[d\] = bias/,/__syncthreads/s/__syncthreads();/if (threadIdx.x < 64) __syncthreads();/'
+mutant pair-order rows attention.cu attention 's/i = 0; i < pairs; i++/i = pairs; i-- > 0;/'
+mutant tail-entry attention attention.cu attention 's/words\[r.tail + p - r.tail_start\]/words[r.tail + p - r.tail_start + 1]/'
+mutant wrong-block attention attention.cu attention 's/r.blocks + p \/ DK_KV_BLOCK/r.blocks + (p + 1) \/ DK_KV_BLOCK/'
+mutant merge-rounding attention attention.cu attention 's/l = __fmaf_rn(x\[1\], c1, l \* c0)/l = x[1] * c1 + l * c0/'
+mutant shared-path attention attention.cu attention 's/same = same \&\& s == slot0;/same = same;/'
+mutant ties sample vocab.cuh sample 's/id < b->id/id > b->id/'
+mutant depth sample sample.cu sample 's/r->pos + p.nodes\[row\].depth/r->pos/'
+mutant bins-barrier sample vocab.cuh sample '/^DCU_FN bool dcu_find_bin/,/^}/{0,/__syncthreads();/s/__syncthreads();//}'
+[ $missed = 0 ] || { echo "$missed mutants were not seen"; exit 1; }
