@@ -290,11 +290,7 @@ int main(int argc, char **argv)
 {
     struct error err = {0};
     struct check k = {0};
-    if (argc < 3) {
-        (void)fprintf(stderr,
-                      "usage: device-check LIBRARY FOLDER [--tiny] [--bytes-per-second N]\n");
-        return 2;
-    }
+    bool bad = argc < 3;
     for (int i = 3; i < argc; i++) {
         if (strcmp(argv[i], "--tiny") == 0)
             k.tiny = true;
@@ -302,6 +298,11 @@ int main(int argc, char **argv)
             bad = bad || parse_double(argv[++i], &k.peak) < 0;
         else
             bad = true;
+    }
+    if (bad) {
+        (void)fprintf(stderr,
+                      "usage: device-check LIBRARY FOLDER [--tiny] [--bytes-per-second N]\n");
+        return 2;
     }
     if (bad) {
         (void)fprintf(stderr,
