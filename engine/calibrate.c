@@ -63,8 +63,8 @@ int calibration_key(const struct engine *e, char **ret, struct error *err)
     char cpu[64];
     costs_machine(cpu);
     e->space.backend->describe(e->space.model, &m, NULL, NULL);
-    int r = strbuf_addf(&b, "%s; %u threads, %s; %s; ", cpu, e->cfg.n_threads,
-                        dk_tier_name(e->ops->tier), e->class_name);
+    int r = strbuf_addf(&b, "%s, %s; %u threads, %s; %s; ", cpu, e->space.backend->name,
+                        e->cfg.n_threads, dk_tier_name(e->ops->tier), e->class_name);
     if (r >= 0 && e->space.backend != &backend_cpu)
         r = strbuf_addf(&b, "%s; ", e->space.backend->name);
     if (r >= 0)

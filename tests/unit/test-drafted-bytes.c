@@ -36,6 +36,7 @@ struct weights {
     bool fixture;
     enum fixture_family family;
     enum fixture_dtype dtype;
+    enum backend_dtype converted; /* at load */
 };
 static const struct weights weights[] = {
     {.fixture = true, .family = FIXTURE_QWEN3, .dtype = FIXTURE_F32},
@@ -48,6 +49,9 @@ static const struct weights weights[] = {
     {.path = "tests/golden/gguf/a_llama_tied.Q5_1.gguf"},
     {.path = "tests/golden/gguf/k_qwen3.MIX.gguf"},
     {.path = "tests/golden/drafter/target", .drafter = "tests/golden/drafter/fitted"},
+    {.path = "tests/golden/drafter/target",
+     .drafter = "tests/golden/drafter/fitted",
+     .converted = BACKEND_DTYPE_Q8_0},
 };
 enum { MODELS = sizeof(weights) / sizeof(*weights) };
 
@@ -287,6 +291,7 @@ static void make_wanted(void)
 {
     struct engine_config c = test_engine_config();
     c.enable_prefix_caching = false;
+    c.dtype = x.m->converted;
     struct engine *e = test_engine(x.path, &c);
     make_prompts(e);
     struct output first = {0};
@@ -455,8 +460,13 @@ static struct engine_config random_config(void)
     c.n_threads = rnd(5) == 0 ? 2 + rnd(2) : 1;
     c.enable_prefix_caching = rnd(4) != 0;
     c.exact = true;
-    if (x.m->drafter)
+    if (x.m->drafter) {
+        static const enum backend_dtype dtypes[] = {BACKEND_DTYPE_FILE, BACKEND_DTYPE_BF16,
+                                                    BACKEND_DTYPE_Q8_0};
         c.drafter = test_path(x.m->drafter);
+        c.drafter_dtype = dtypes[rnd(3)];
+    }
+    c.dtype = x.m->converted;
     return c;
 }
 
