@@ -33,7 +33,7 @@ struct fit_options {
     bool restart;     /* do not resume from what `out` holds: refuse when it holds anything */
 
     /* Shape; 0: as the target's. */
-    uint32_t layers; /* default 2 */
+    uint32_t layers; /* 0: two */
     uint32_t ffn, heads, kv_heads, head_dim;
     uint32_t taps[DRAFTER_MAX_TAPS], n_taps; /* n_taps 0: five, spread evenly */
     uint32_t window;                         /* rows of a block, the anchor included; default 8 */
@@ -78,8 +78,11 @@ void fit_options_init(struct fit_options *o);
 
 /* 0: all steps are done; 1: stopped by *o->stop, a checkpoint was written. */
 int train_fit(const struct fit_options *o, struct error *err);
-/* The same from o->from with a block of twice its rows (or o->window, when that is not 0): half the
- * anchors, a fresh and smaller learning rate.  What o leaves at its default is taken from there. */
+/* The same from o->from with a block of twice its rows: fewer anchors, a fresh and smaller learning rate.
+ * window 0, steps and anchors WIDEN_DEFAULT and lr below 0, as widen_options_init() has them, stand for
+ * defaults that depend on what is there. */
+#define WIDEN_DEFAULT UINT32_MAX
+void widen_options_init(struct fit_options *o);
 int train_widen(const struct fit_options *o, struct error *err);
 
 enum export_form { EXPORT_HF, EXPORT_GGUF };

@@ -359,7 +359,10 @@ static int run_it(const struct train_command *c, int argc, char **argv, bool wid
     char model[4096];
     int first, status;
     engine_options_init(&f.engine);
-    fit_options_init(&f.o);
+    if (widen)
+        widen_options_init(&f.o);
+    else
+        fit_options_init(&f.o);
     if (train_options(c, argc, argv, &f, &first, &status) < 0)
         return status;
     if (!f.o.out || first == argc || (widen && !f.o.from))

@@ -46,3 +46,6 @@ int fit_batch(struct fit *f, const uint32_t *samples, uint32_t n, uint64_t step,
 /* recipe.c: what of the options a checkpoint fixes, and whether two agree (MISMATCH names the field). */
 json_t *recipe_of(const struct fit_options *o, uint64_t data_hash);
 int recipe_same(const json_t *have, const json_t *want, const char *where, struct error *err);
+/* What of a drafter's shape the options name must be what the one from `where` has. */
+int recipe_shape(const struct fit_options *o, const struct train_shape *s, const char *where,
+                 struct error *err);

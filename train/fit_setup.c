@@ -222,6 +222,8 @@ static int fresh(struct fit *f, struct error *err)
 static int from_drafter(struct fit *f, struct error *err)
 {
     int r = state_from_drafter(f->o.from, f->target, f->o.average > 0, &f->state, err);
+    if (r == 0)
+        r = recipe_shape(&f->o, &f->state.shape, f->o.from, err);
     f->state.shape.window = f->o.window;
     f->state.shape.max_position = f->o.max_len + f->o.window;
     if (r == 0)
@@ -255,6 +257,8 @@ static int from_other(struct fit *f, struct error *err)
     s.shape.window = f->o.window;
     s.shape.max_position = f->o.max_len + f->o.window;
     f->state = s;
+    if (r == 0)
+        r = recipe_shape(&f->o, &s.shape, f->o.from, err);
     return r < 0 ? r : adopt(f, err);
 }
 
@@ -264,10 +268,16 @@ static int resume(struct fit *f, struct error *err)
     int r = checkpoint_newest(f->o.out, &f->state, &path, skipped, f, err);
     if (r < 0)
         return r;
-    r = recipe_same(f->state.recipe, f->recipe, path, err);
-    if (r == 0 && f->o.restart)
-        r = ERR(err, INVALID, "%s is there: not resumed as --restart asks, give an empty folder",
-                path);
+    if (f->o.restart)
+        r = ERR(err, INVALID,
+                "%s is there: not gone on with, as --fresh asks; give an empty folder", path);
+    if (r == 0)
+        r = recipe_same(f->state.recipe, f->recipe, path, err);
+    if (r == 0)
+        r = recipe_shape(&f->o, &f->state.shape, path, err);
+    if (r == 0 && strcmp(f->state.target, model_file_name(f->target)) != 0)
+        say(f, "%s was trained for %s, the model is now %s", path, f->state.target,
+            model_file_name(f->target));
     if (r == 0)
         say(f, "resuming at step %" PRIu64 " from %s", f->state.step, path);
     mem_free(path);

@@ -10,20 +10,19 @@
 
 #define RATE 0.25f /* of fit's default */
 
-/* Options that were left at fit's defaults. */
 static void widen_defaults(struct fit_options *o, const struct train_state *s)
 {
     struct fit_options d;
     fit_options_init(&d);
-    if (o->window == d.window || o->window == 0)
+    if (o->window == 0)
         o->window = 2 * s->shape.window;
-    if (o->anchors == d.anchors) {
+    if (o->anchors == WIDEN_DEFAULT) {
         uint64_t fewer = (uint64_t)d.anchors * s->shape.window / o->window;
         o->anchors = fewer ? (uint32_t)fewer : 1;
     }
-    if (o->lr >= d.lr && o->lr <= d.lr)
+    if (o->lr < 0)
         o->lr = RATE * d.lr;
-    if (o->steps == d.steps)
+    if (o->steps == WIDEN_DEFAULT)
         o->steps = s->step / 4 > 100 ? s->step / 4 : 100;
     if (o->p1_only == d.p1_only)
         o->p1_only = 0;

@@ -330,12 +330,27 @@ START_TEST(test_mismatch)
     o.lr *= 2;
     refused(&o, DEDIT_E_MISMATCH, "\"lr\"");
     o.lr /= 2;
+    o.layers = 2;
+    refused(&o, DEDIT_E_MISMATCH, "\"layers\" 1, now it is 2");
+    o.layers = 0; /* not said: as it was */
+    o.draft_vocab = 32;
+    refused(&o, DEDIT_E_MISMATCH, "\"draft_vocab\" 48, now it is 32");
+    o.draft_vocab = 48;
+    o.mask_token = VOCAB - 2;
+    refused(&o, DEDIT_E_MISMATCH, "\"mask_token\"");
+    o.mask_token = FIT_MASK_AUTO;
+    o.window = 5;
+    refused(&o, DEDIT_E_MISMATCH, "\"window\" 4, now it is 5");
+    o.window = 4;
     write_data("more.jsonl", 30, 3);
     const char *more = at("more.jsonl");
     o.data = &more;
     refused(&o, DEDIT_E_MISMATCH, "\"data\"");
     o.from = at("a");
     o.out = at("b");
+    o.heads = 64;
+    refused(&o, DEDIT_E_MISMATCH, "\"heads\"");
+    o.heads = 0;
     o.stop_after = 2;
     run(&o, 1);
     ck_ok(checkpoint_open(at("a"), &a, &err), &err);
@@ -350,6 +365,7 @@ START_TEST(test_mismatch)
     o.draft_vocab = 48;
     o.restart = true;
     refused(&o, DEDIT_E_INVALID, "step-000000003");
+    refused(&o, DEDIT_E_INVALID, "--fresh");
     teardown();
 }
 END_TEST
@@ -449,6 +465,21 @@ START_TEST(test_widen)
     w.window = 3;
     w.out = at("d");
     ck_fails(train_widen(&w, &err), INVALID, &err);
+    /* What is given is taken, though it is fit's own default; what is not depends on the checkpoint. */
+    struct fit_options given;
+    widen_options_init(&given);
+    w.window = given.window;
+    w.anchors = given.anchors;
+    w.lr = given.lr;
+    w.steps = 5000;
+    w.stop_after = 1;
+    ck_assert_int_eq(train_widen(&w, &err), 1);
+    ck_ok(checkpoint_open(at("d"), &a, &err), &err);
+    ck_assert_int_eq(json_integer_value(json_object_get(a.recipe, "steps")), 5000);
+    ck_assert_int_eq(json_integer_value(json_object_get(a.recipe, "anchors")), 16);
+    ck_assert_int_eq(json_integer_value(json_object_get(a.recipe, "window")), 8);
+    ck_assert_double_eq_tol(json_real_value(json_object_get(a.recipe, "lr")), 3.25e-4, 1e-9);
+    train_state_done(&a);
     teardown();
 }
 END_TEST
