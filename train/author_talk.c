@@ -95,7 +95,8 @@ int author_open_turn(const struct tokenizer *t, const struct author_options *o,
     const struct chat_options options = {.enable_thinking = o->thinking};
     if (n >= ARRAY_LEN(all))
         return ERR(err, LIMIT, "more than %u turns", AUTHOR_MAX_TURNS);
-    memcpy(all, m, n * sizeof(*m));
+    if (n)
+        memcpy(all, m, n * sizeof(*m));
     /* What two different texts share is what stands before the text. */
     for (int i = 0; i < 2; i++) {
         all[n] = (struct chat_message){.role = "user", .content = texts[i], .content_len = 1};
