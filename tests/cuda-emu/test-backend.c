@@ -186,6 +186,55 @@ START_TEST(trees)
 }
 END_TEST
 
+/* ---- requests ------------------------------------------------------------------------------------------ */
+
+/* A drafted request on the device gives what plain decoding on the CPU gives, greedy and sampled. */
+static void generate(struct engine *e, enum draft_method m, bool sampled, struct test_request *t)
+{
+    uint32_t prompt[21];
+    for (uint32_t i = 0; i < 21; i++)
+        prompt[i] = i * 11 % 96; /* the words of the fitted pair */
+    struct engine_request q = test_request_init(prompt, 21, 14);
+    q.sampling.ignore_eos = true;
+    if (sampled) {
+        q.sampling.temperature = 0.8f;
+        q.sampling.top_p = 0.9f;
+        q.sampling.seed = 5;
+        q.sampling.has_seed = true;
+        q.sampling.repetition_penalty = 1.1f;
+    }
+    q.drafting.method = m;
+    test_generate(e, &q, t);
+}
+
+START_TEST(requests)
+{
+    static const enum draft_method methods[] = {DRAFT_AR, DRAFT_NGRAM, DRAFT_DFLASH, DRAFT_DEDIT,
+                                                DRAFT_DDTREE};
+    static struct test_request want, got;
+    struct engine_config c = test_engine_config();
+    c.device = NULL;
+    struct engine *cpu = test_engine(test_path("tests/golden/drafter/target"), &c);
+    c.device = "emu";
+    c.exact = true;
+    c.drafter = test_path("tests/golden/drafter/fitted");
+    struct engine *emu = test_engine(test_path("tests/golden/drafter/target"), &c);
+    for (int sampled = 0; sampled < 2; sampled++) {
+        generate(cpu, DRAFT_AR, sampled, &want);
+        for (size_t i = 0; i < sizeof(methods) / sizeof(*methods); i++) {
+            generate(emu, methods[i], sampled, &got);
+            test_same_output(&got, &want, draft_method_name(methods[i]));
+            ck_assert(methods[i] < DRAFT_DFLASH || got.usage.drafting.accepted > 0);
+            test_request_done(&got);
+        }
+        test_request_done(&want);
+    }
+    test_engine_idle(emu);
+    engine_free(cpu);
+    engine_free(emu);
+}
+END_TEST
+
 /* ---- failures ------------------------------------------------------------------------------------------ */
 
 static void nothing_left(const char *what, long n)
@@ -331,6 +380,8 @@ int main(void)
     tcase_add_loop_test(t, same_bits_as_cpu, 0, (int)n_models);
     tcase_add_loop_test(t, trees, 0, (int)n_models);
     tcase_add_loop_test(t, tensor_cores, 0, (int)n_half);
+    t = test_case(s, "requests");
+    tcase_add_test(t, requests);
     t = test_case(s, "failures");
     tcase_add_test(t, every_call_fails);
     tcase_add_test(t, no_room);
