@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kernels that training alone needs: products of any two matrices in memory, and the gradients of the
- * ops of kernels.h.  The laws of that header hold: fixed order of every sum, the same bits for every
- * split over threads; a split is the caller's, nothing allocates.  Products, and what is made of them,
- * are the same bits on every tier too; DK_GEMM_BF16 is a class of its own.
+ * Kernels that training alone needs: products of any two matrices in memory, and the gradients of
+ * the ops of kernels.h.  The laws of that header hold: fixed order of every sum, the same bits for
+ * every split over threads; a split is the caller's, nothing allocates.  Products, and what is made
+ * of them, are the same bits on every tier too; DK_GEMM_BF16 is a class of its own.
  */
 #pragma once
 
@@ -11,10 +11,11 @@
 
 /*
  * C[i][j] = C_old or 0, then for l = 0 .. k-1 in order: C[i][j] = fma(A[i][l], B[l][j], C[i][j]).
- *   A[i][l] = a[i * a_row + l * a_col], B[l][j] = b[l * b_row + j * b_col], C[i][j] = c[i * ldc + j].
- * One of each matrix's two strides is 1.  C overlaps neither A nor B.
- * DK_GEMM_BF16 asks for factors rounded to BF16 (nearest even) and sums over pairs of l, where the
- * processor has instructions for it (dk_train_ops.bf16); elsewhere it is ignored.
+ *   A[i][l] = a[i * a_row + l * a_col], B[l][j] = b[l * b_row + j * b_col],
+ *   C[i][j] = c[i * ldc + j].
+ * One of each matrix's two strides is 1.  C overlaps neither A nor B. DK_GEMM_BF16 asks for factors
+ * rounded to BF16 (nearest even) and sums over pairs of l, where the processor has instructions for
+ * it (dk_train_ops.bf16); elsewhere it is ignored.
  */
 enum { DK_GEMM_ADD = 1, DK_GEMM_BF16 = 2 };
 struct dk_gemm {

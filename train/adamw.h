@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* AdamW with decoupled decay on F32 masters and moments, and clipping by the whole gradient's norm. */
+/* AdamW with decoupled decay on F32 masters and moments, and clipping by the whole gradient's
+ * norm. */
 #pragma once
 
 #include "train/ops.h"

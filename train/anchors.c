@@ -57,7 +57,8 @@ uint32_t train_anchors(const uint8_t *mask, uint32_t n, uint32_t want, uint64_t 
     for (uint32_t a = 0; a + 1 < n; a++)
         places += mask[a] && mask[a + 1];
     left = places;
-    /* Each place is taken with the chance that leaves all choices alike: Knuth's selection sampling. */
+    /* Each place is taken with the chance that leaves all choices alike: Knuth's selection
+     * sampling. */
     for (uint32_t a = 0; a + 1 < n && taken < want; a++) {
         if (!mask[a] || !mask[a + 1])
             continue;

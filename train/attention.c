@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention of block rows, split into the context (all blocks of a sequence share its rows, each sees
- * those strictly before its anchor) and the own block.  A piece of work is one KV head of one sequence:
- * it walks groups of blocks, whose queries make one matrix against the context up to the last anchor
- * of the group; gradients of the context's K and V are summed in that order.
+ * Attention of block rows, split into the context (all blocks of a sequence share its rows, each
+ * sees those strictly before its anchor) and the own block.  A piece of work is one KV head of one
+ * sequence: it walks groups of blocks, whose queries make one matrix against the context up to the
+ * last anchor of the group; gradients of the context's K and V are summed in that order.
  */
 #include <string.h>
 
@@ -11,7 +11,8 @@
 
 #define GROUP_ROWS 192u /* query rows of a group, at least those of one block */
 
-/* One group in work: queries [rows][hd], row = (query head of the group, block, row of the block). */
+/* One group in work: queries [rows][hd], row = (query head of the group, block, row of the
+ * block). */
 struct group {
     struct train_work *w;
     uint32_t layer, item, kv_head;
@@ -83,7 +84,8 @@ static void gemm(const struct group *g, struct dk_gemm p)
     g->w->par->train->gemm(&p, g->scratch);
 }
 
-/* out[rows][context | own] = x[rows][hd] against rows of c (context) and b (block): [.][kv width]. */
+/* out[rows][context | own] = x[rows][hd] against rows of c (context) and b (block): [.][kv
+ * width]. */
 static void against(const struct group *g, float *out, const float *x, const float *c,
                     const float *b)
 {

@@ -11,7 +11,7 @@ static float *grad(struct train_work *w, enum train_role r, uint32_t layer)
     return w->grad + w->m->layout.t[train_index(r, layer)].at;
 }
 
-/* ---- norms -------------------------------------------------------------------------------------------- */
+/* ---- norms ----------------------------------------------------------------------------------- */
 
 /* Gradient through norms of rows, or of the heads in them, with RoPE turned back first when pos is
  * there: dy (changed by the turning) and x, r of the way forward. */
@@ -71,7 +71,7 @@ static void norm_back(struct norm_back *j)
         par_rows(p, j->rows, GRAIN, norm_rows_back, j);
 }
 
-/* ---- blocks --------------------------------------------------------------------------------------------- */
+/* ---- blocks ---------------------------------------------------------------------------------- */
 
 struct silu_job {
     const struct train_work *w;
@@ -178,7 +178,7 @@ void train_blocks_back(struct train_work *w)
     }
 }
 
-/* ---- context ---------------------------------------------------------------------------------------------- */
+/* ---- context --------------------------------------------------------------------------------- */
 
 void train_context_back(struct train_work *w)
 {

@@ -34,7 +34,7 @@ int train_state_alloc(struct train_state *s, bool average, struct error *err)
     return 0;
 }
 
-/* ---- writing ---------------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 json_t *train_taps_json(const struct train_shape *s)
 {
@@ -124,7 +124,7 @@ int checkpoint_write(const char *path, const struct train_state *s, struct error
     return tensor_file_write(path, t, n, true, err);
 }
 
-/* ---- reading ---------------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 static int need(int r, const struct js_obj *o, const char *key, struct error *err)
 {

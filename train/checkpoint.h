@@ -39,8 +39,8 @@ json_t *train_taps_json(const struct train_shape *s);
 /* The text of a value, which is taken (NULL too); NULL when memory ran out. */
 char *train_json_text(json_t *take, size_t flags);
 
-/* Folder: "step-000001234.safetensors".  The newest one that reads; those that do not are passed over
- * and named through `skipped`.  NOT_FOUND when there is none. */
+/* Folder: "step-000001234.safetensors".  The newest one that reads; those that do not are passed
+ * over and named through `skipped`.  NOT_FOUND when there is none. */
 int checkpoint_newest(const char *folder, struct train_state *ret, char **ret_path,
                       void (*skipped)(void *arg, const char *why), void *arg, struct error *err);
 int checkpoint_write_in(const char *folder, const struct train_state *s, uint32_t keep,

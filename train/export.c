@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A checkpoint as a drafter that the engine loads: a DFlash folder with the authors' fields and
- * "dedit_config", or a GGUF file.  The sizes of the taps, by which training divides them, go into the
- * columns of fc.
+ * "dedit_config", or a GGUF file.  The sizes of the taps, by which training divides them, go into
+ * the columns of fc.
  */
 #include "train/export.h"
 
@@ -25,7 +25,7 @@ void export_options_init(struct export_options *o)
     *o = (struct export_options){.form = EXPORT_HF, .dtype = BACKEND_DTYPE_BF16};
 }
 
-/* ---- values ------------------------------------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 static void fold_taps(float *fc, const struct train_state *s)
 {
@@ -43,7 +43,7 @@ static int32_t *offsets(const struct train_state *s)
     return d2t;
 }
 
-/* ---- Hugging Face folder --------------------------------------------------------------------------------- */
+/* ---- Hugging Face folder --------------------------------------------------------------------- */
 
 static json_t *layer_types(const struct train_shape *s)
 {
@@ -146,7 +146,7 @@ static int write_folder(const struct train_state *s, const float *p, const struc
     return r < 0 ? r : write_config(s, c, o->out, wide ? "float32" : "bfloat16", err);
 }
 
-/* ---- the command ----------------------------------------------------------------------------------------- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
 static int check_options(const struct export_options *o, struct error *err)
 {

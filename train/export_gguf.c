@@ -114,7 +114,7 @@ static void metadata(struct out *o, uint64_t *n, const struct train_state *st,
         put_u32(o, s->tap_layers[i] + 1);
 }
 
-/* ---- tensors ------------------------------------------------------------------------------------------ */
+/* ---- tensors --------------------------------------------------------------------------------- */
 
 static void gguf_name(const char *name, char *ret, size_t size)
 {
@@ -155,7 +155,8 @@ static size_t bytes_of(const struct train_tensor *t, uint32_t type)
     return type == GGML_F32 ? n * 4 : type == GGML_BF16 ? n * 2 : n / Q8_0_ELEMS * (Q8_0_ELEMS + 2);
 }
 
-/* 32 values as a scale (the largest over 127, rounded to binary16) and the nearest multiples of it. */
+/* 32 values as a scale (the largest over 127, rounded to binary16) and the nearest multiples of
+ * it. */
 static void put_q8_0(struct out *o, const float *x)
 {
     uint8_t block[2 + Q8_0_ELEMS];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The loop of fit: batch, features, losses and gradients, one update; rows of metrics, checkpoints by
- * time and at the end.  A step is a function of the state, the options and its number, so a resumed
- * run repeats an unbroken one bit for bit.
+ * The loop of fit: batch, features, losses and gradients, one update; rows of metrics, checkpoints
+ * by time and at the end.  A step is a function of the state, the options and its number, so a
+ * resumed run repeats an unbroken one bit for bit.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -67,7 +67,7 @@ static bool edits(const struct fit *f, uint64_t step)
     return f->o.objective == FIT_DEDIT && step >= f->o.p1_only;
 }
 
-/* ---- held-out data ------------------------------------------------------------------------------------- */
+/* ---- held-out data --------------------------------------------------------------------------- */
 
 static void add(struct train_stats *sum, const struct train_stats *s)
 {
@@ -106,7 +106,7 @@ static int look(struct fit *f, struct train_stats *ret, struct error *err)
     return r;
 }
 
-/* ---- one step ---------------------------------------------------------------------------------------------- */
+/* ---- one step -------------------------------------------------------------------------------- */
 
 static int check(struct fit *f, const struct train_stats *s, double norm, struct error *err)
 {

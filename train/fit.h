@@ -18,8 +18,8 @@
 enum fit_objective { FIT_DEDIT, FIT_DFLASH };
 /* Which rows of its block a row of an edit pass sees. */
 enum fit_visibility { FIT_BIDIRECTIONAL, FIT_CAUSAL };
-/* What edit passes are shown: proposals with confident positions replaced by the truth (ProposalMix), or
- * the proposals as they are. */
+/* What edit passes are shown: proposals with confident positions replaced by the truth
+ * (ProposalMix), or the proposals as they are. */
 enum fit_mix { FIT_PROPOSAL_MIX, FIT_PROPOSALS };
 /* Where the edit passes' proposals and their training come from; for experiments. */
 enum fit_init { FIT_INIT_TARGET, FIT_INIT_RANDOM };

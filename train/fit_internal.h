@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of fit: a run's objects, and what setting up, the loop and the measuring say to each other. */
+/* Inside of fit: a run's objects, and what setting up, the loop and the measuring say to each
+ * other. */
 #pragma once
 
 #include "train/adamw.h"
@@ -40,10 +41,18 @@ struct fit {
 /* fit_setup.c: everything up to the first step; resumes when o.out holds a checkpoint. */
 int fit_open(struct fit *f, const struct fit_options *o, struct error *err);
 void fit_close(struct fit *f);
+/* A line on the terminal, unless o.quiet. */
+void fit_say(const struct fit *f, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* fit_memory.c: the target and its features, LIMIT when memory_limit would be passed; buffers of a
+ * step; the sizes of the taps. */
+int fit_taps(struct fit *f, struct error *err);
+int fit_buffers(struct fit *f, struct error *err);
+int fit_measure(struct fit *f, struct error *err);
 /* fit.c: sample numbers into a batch that w has begun; *ret_tokens: context tokens of it. */
 int fit_batch(struct fit *f, const uint32_t *samples, uint32_t n, uint64_t step,
               struct train_batch *ret, uint64_t *ret_tokens, struct error *err);
-/* recipe.c: what of the options a checkpoint fixes, and whether two agree (MISMATCH names the field). */
+/* recipe.c: what of the options a checkpoint fixes, and whether two agree (MISMATCH names the
+ * field). */
 json_t *recipe_of(const struct fit_options *o, uint64_t data_hash);
 int recipe_same(const json_t *have, const json_t *want, const char *where, struct error *err);
 /* What of a drafter's shape the options name must be what the one from `where` has. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a run needs before its first step: data split, draft vocabulary, shape, target, first values, or
- * all of it from the newest checkpoint; and whether it fits into the memory that it may use.
+ * What a run needs before its first step: data split, draft vocabulary, shape, target, first
+ * values, or all of it from the newest checkpoint; and whether it fits into the memory that it may
+ * use.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -12,15 +13,11 @@
 #include <sys/stat.h>
 
 #include "base/alloc.h"
-#include "base/hash.h"
 #include "train/fit_internal.h"
 #include "train/from_drafter.h"
 #include "train/vocabulary.h"
 
-#define MEASURED 16u /* sequences whose features give the taps' sizes */
-
-static void say(const struct fit *f, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void say(const struct fit *f, const char *fmt, ...)
+void fit_say(const struct fit *f, const char *fmt, ...)
 {
     va_list ap;
     if (f->o.quiet)
@@ -31,7 +28,7 @@ static void say(const struct fit *f, const char *fmt, ...)
     fputc('\n', stderr);
 }
 
-/* ---- options ------------------------------------------------------------------------------------------ */
+/* ---- options --------------------------------------------------------------------------------- */
 
 static unsigned cpus(void)
 {
@@ -92,7 +89,7 @@ static int resolve(struct fit *f, struct error *err)
     return r;
 }
 
-/* ---- data ------------------------------------------------------------------------------------------------ */
+/* ---- data ------------------------------------------------------------------------------------ */
 
 static int load_data(struct fit *f, uint32_t vocab, struct error *err)
 {
@@ -118,14 +115,14 @@ static int load_data(struct fit *f, uint32_t vocab, struct error *err)
                    (double)f->o.held_out);
     struct data_set_info info;
     data_set_get_info(f->data, &info);
-    say(f,
-        "data: %" PRIu64 " conversations, %" PRIu64 " tokens, %" PRIu64
-        " of them supervised; %u held out",
-        info.n, info.n_tokens, info.n_supervised, f->n_held);
+    fit_say(f,
+            "data: %" PRIu64 " conversations, %" PRIu64 " tokens, %" PRIu64
+            " of them supervised; %u held out",
+            info.n, info.n_tokens, info.n_supervised, f->n_held);
     return 0;
 }
 
-/* ---- shape ------------------------------------------------------------------------------------------------ */
+/* ---- shape ----------------------------------------------------------------------------------- */
 
 static int choose_taps(const struct fit_options *o, struct train_shape *s, struct error *err)
 {
@@ -171,16 +168,16 @@ static int choose_shape(struct fit *f, struct train_shape *s, uint32_t **ids, st
         r = vocabulary_choose(f->data, c->vocab_size, o->draft_vocab, ids, &s->draft_vocab,
                               &coverage, err);
     if (r == 0)
-        say(f, "draft vocabulary: %" PRIu32 " tokens cover %.2f %% of the supervised ones",
-            s->draft_vocab, 100 * coverage);
+        fit_say(f, "draft vocabulary: %" PRIu32 " tokens cover %.2f %% of the supervised ones",
+                s->draft_vocab, 100 * coverage);
     return r;
 }
 
-/* ---- a fresh state, or the newest --------------------------------------------------------------------------- */
+/* ---- a fresh state, or the newest ------------------------------------------------------------ */
 
 static void skipped(void *arg, const char *why)
 {
-    say(arg, "passed over: %s", why);
+    fit_say(arg, "passed over: %s", why);
 }
 
 /* The state's parameters become the model's. */
@@ -227,7 +224,7 @@ static int from_drafter(struct fit *f, struct error *err)
     f->state.shape.window = f->o.window;
     f->state.shape.max_position = f->o.max_len + f->o.window;
     if (r == 0)
-        say(f, "starting from the drafter %s", f->o.from);
+        fit_say(f, "starting from the drafter %s", f->o.from);
     return r < 0 ? r : adopt(f, err);
 }
 
@@ -279,113 +276,14 @@ static int resume(struct fit *f, struct error *err)
         say(f, "%s was trained for %s, the model is now %s", path, f->state.target,
             model_file_name(f->target));
     if (r == 0)
-        say(f, "resuming at step %" PRIu64 " from %s", f->state.step, path);
+        fit_say(f, "resuming at step %" PRIu64 " from %s", f->state.step, path);
     mem_free(path);
     if (r == 0)
         r = adopt(f, err);
     return r;
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------- */
-
-static uint64_t own_bytes(const struct fit *f)
-{
-    const struct train_shape *s = &f->state.shape;
-    const struct fit_options *o = &f->o;
-    struct data_set_info info;
-    const uint32_t blocks = o->batch * o->anchors, ctx = o->batch * o->max_len;
-    uint64_t tap = (uint64_t)o->batch * o->max_len * train_tap_width(s) * sizeof(float);
-    uint64_t soft =
-        o->distill > 0 ? (uint64_t)o->max_len * (8ull * o->batch * o->distill_top + 4ull * s->vocab)
-                       : 0;
-    data_set_get_info(f->data, &info);
-    return train_work_bytes(s, o->batch, ctx, blocks, o->max_len, o->threads) +
-           (f->state.average ? 4 : 3) * (uint64_t)f->state.layout.total * sizeof(float) +
-           (uint64_t)s->draft_vocab * s->hidden * sizeof(float) +
-           2 * (uint64_t)s->max_position * s->head_dim * sizeof(float) + tap + soft + info.bytes;
-}
-
-static int step_buffers(struct fit *f, struct error *err)
-{
-    const struct fit_options *o = &f->o;
-    const size_t width = train_tap_width(&f->state.shape);
-    f->want = mem_calloc(o->batch, sizeof(*f->want));
-    f->items = mem_calloc(o->batch, sizeof(*f->items));
-    f->masks = mem_calloc(o->batch, sizeof(*f->masks));
-    f->anchors = mem_calloc(o->batch, sizeof(*f->anchors));
-    f->features = mem_calloc(o->batch, sizeof(*f->features));
-    f->soft = mem_calloc(o->batch, sizeof(*f->soft));
-    f->soft_ids = mem_calloc(o->batch, sizeof(*f->soft_ids));
-    if (!f->want || !f->items || !f->masks || !f->anchors || !f->features || !f->soft ||
-        !f->soft_ids)
-        return ERR_NOMEM(err);
-    for (uint32_t i = 0; i < o->batch; i++) {
-        f->masks[i] = mem_alloc(o->max_len);
-        f->anchors[i] = mem_array(o->anchors, sizeof(uint32_t));
-        f->features[i] = mem_array(o->max_len, width * sizeof(float));
-        if (!f->masks[i] || !f->anchors[i] || !f->features[i])
-            return ERR_NOMEM(err);
-        if (!(o->distill > 0))
-            continue;
-        f->soft[i] = mem_array(o->max_len, o->distill_top * sizeof(float));
-        f->soft_ids[i] = mem_array(o->max_len, o->distill_top * sizeof(int32_t));
-        if (!f->soft[i] || !f->soft_ids[i])
-            return ERR_NOMEM(err);
-    }
-    return 0;
-}
-
-static uint64_t cache_key(const struct fit *f)
-{
-    const struct fit_options *o = &f->o;
-    const struct train_shape *s = &f->state.shape;
-    const uint64_t numbers[] = {model_file_weight_bytes(f->target), s->n_taps, o->dtype,
-                                o->distill > 0 ? o->distill_top : 0};
-    uint64_t h = hash_bytes(f->state.target, strlen(f->state.target), 1);
-    h = hash_bytes(s->tap_layers, s->n_taps * sizeof(*s->tap_layers), h);
-    if (o->distill > 0)
-        h = hash_bytes(f->state.target_ids, s->draft_vocab * sizeof(uint32_t), h);
-    return hash_bytes(numbers, sizeof(numbers), h);
-}
-
-static int open_taps(struct fit *f, struct error *err)
-{
-    const struct fit_options *o = &f->o;
-    const struct train_shape *s = &f->state.shape;
-    const uint64_t own = own_bytes(f);
-    if (o->memory_limit && own >= o->memory_limit)
-        return ERR(err, LIMIT,
-                   "training this takes %" PRIu64 " MiB beside the target, memory_limit is %" PRIu64
-                   " MiB: fewer anchors, a smaller batch or a smaller max_len need less",
-                   own >> 20, o->memory_limit >> 20);
-    say(f, "memory: %" PRIu64 " MiB beside the target", own >> 20);
-    const struct taps_options t = {.target = o->target,
-                                   .threads = o->threads,
-                                   .tier = o->tier,
-                                   .dtype = o->dtype,
-                                   .n_taps = s->n_taps,
-                                   .tap_layers = s->tap_layers,
-                                   .max_len = o->max_len,
-                                   .max_seqs = o->batch,
-                                   .soft_top = o->distill > 0 ? o->distill_top : 0,
-                                   .draft_ids = f->m.draft_ids,
-                                   .memory_limit = o->memory_limit ? o->memory_limit - own : 0,
-                                   .cache = o->cache,
-                                   .cache_bytes = o->cache_bytes,
-                                   .key = cache_key(f)};
-    return taps_new(&t, &f->taps, err);
-}
-
-static int measure_taps(struct fit *f, struct error *err)
-{
-    struct data_sample s[MEASURED];
-    uint32_t n = f->n_train < MEASURED ? f->n_train : MEASURED;
-    for (uint32_t i = 0; i < n; i++)
-        data_set_sample(f->data, f->train[(uint64_t)i * f->n_train / n], &s[i]);
-    return taps_measure(f->taps, s, n, f->state.tap_scale, err);
-}
-
-/* ---- all of it --------------------------------------------------------------------------------------------------- */
+/* ---- all of it ------------------------------------------------------------------------------- */
 
 static int open_run(struct fit *f, struct error *err)
 {
@@ -419,16 +317,16 @@ static int open_run(struct fit *f, struct error *err)
     f->state.recipe = json_incref(f->recipe);
     r = train_par_init(&f->par, f->o.tier, f->o.threads, f->o.bf16, err);
     if (r == 0)
-        r = open_taps(f, err);
+        r = fit_taps(f, err);
     if (r == 0 && first)
-        r = measure_taps(f, err);
+        r = fit_measure(f, err);
     if (r == 0 && drafter)
         state_unfold_taps(&f->state);
     if (r == 0)
         r = train_work_init(&f->w, &f->m, &f->par, f->o.batch, f->o.batch * f->o.max_len,
                             f->o.batch * f->o.anchors, f->o.max_len, err);
     if (r == 0)
-        r = step_buffers(f, err);
+        r = fit_buffers(f, err);
     if (r == 0)
         r = train_order_init(&f->order, f->o.seed, f->n_train, err);
     if (r == 0)

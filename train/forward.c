@@ -7,7 +7,7 @@
 
 #include "base/alloc.h"
 
-/* ---- memory ---------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 /* One piece for all arrays of floats: the first walk counts, the second hands out. */
 static float *take(struct train_work *w, size_t n)
@@ -135,7 +135,7 @@ void train_work_done(struct train_work *w)
     memset(w, 0, sizeof(*w));
 }
 
-/* ---- the batch --------------------------------------------------------------------------------------- */
+/* ---- the batch ------------------------------------------------------------------------------- */
 
 static int check_item(const struct train_work *w, const struct train_item *it, uint32_t i,
                       struct error *err)
@@ -227,7 +227,7 @@ int train_begin(struct train_work *w, const struct train_batch *b, float gamma, 
     return 0;
 }
 
-/* ---- loops over rows ---------------------------------------------------------------------------------- */
+/* ---- loops over rows ------------------------------------------------------------------------- */
 
 /* Norms of rows, or of the heads in them, with RoPE behind them when pos is there. */
 struct norm_job {
@@ -306,7 +306,7 @@ static void act_rows(void *arg, size_t a, size_t b, unsigned tid)
                                    (uint32_t)f);
 }
 
-/* ---- passes ---------------------------------------------------------------------------------------------- */
+/* ---- passes ---------------------------------------------------------------------------------- */
 
 #define GRAIN 32u
 

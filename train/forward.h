@@ -18,8 +18,9 @@ struct train_item {
         *taps; /* [n][taps * target's hidden], scaled; rows from the last anchor on unused */
     const uint32_t *anchors; /* ascending */
     uint32_t n, n_anchors;
-    /* The target's probabilities of the token at each position, [n][top], those outside the draft
-     * vocabulary left out and the rest scaled to 1; draft ids, -1: none.  NULL: hard labels alone. */
+    /* The target's probabilities of the token at each position, [n][top], those outside the
+     * draft vocabulary left out and the rest scaled to 1; draft ids, -1: none.  NULL: hard
+     * labels alone. */
     const int32_t *soft_ids;
     const float *soft;
 };
@@ -98,15 +99,16 @@ int train_work_init(struct train_work *w, const struct train_model *m, struct tr
                     struct error *err);
 void train_work_done(struct train_work *w);
 
-/* Takes the batch, lays out its rows and labels, zeroes the gradients.  gamma: of the weights. LIMIT when
- * it does not fit, INVALID for anchors that are not ascending positions of their sequence. */
+/* Takes the batch, lays out its rows and labels, zeroes the gradients.  gamma: of the weights.
+ * LIMIT when it does not fit, INVALID for anchors that are not ascending positions of their
+ * sequence. */
 int train_begin(struct train_work *w, const struct train_batch *b, float gamma, struct error *err);
 /* Features and K/V of all context rows. */
 void train_context(struct train_work *w);
 /* One pass over w->tokens. */
 void train_blocks(struct train_work *w, bool causal);
-/* The way back of the last train_blocks(); w->dx holds the gradient of w->x. Adds to w->grad and the
- * context's dk, dv. */
+/* The way back of the last train_blocks(); w->dx holds the gradient of w->x. Adds to w->grad and
+ * the context's dk, dv. */
 void train_blocks_back(struct train_work *w);
 /* The way back of train_context(), after all passes. */
 void train_context_back(struct train_work *w);

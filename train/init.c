@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * First values of a drafter.  Its layers take over the target's last ones where the shapes allow it
- * (what stood there knew how to end in this head), the rest is normal variates; the final norm begins
- * small, since otherwise the first losses are those of a confident wrong answer.
+ * (what stood there knew how to end in this head), the rest is normal variates; the final norm
+ * begins small, since otherwise the first losses are those of a confident wrong answer.
  */
 #include <math.h>
 #include <string.h>

@@ -38,6 +38,7 @@ libdedit_train_a_SOURCES += \
 	%D%/export_gguf.c \
 	%D%/fit.c \
 	%D%/fit_internal.h \
+	%D%/fit_memory.c \
 	%D%/fit_setup.c \
 	%D%/forward.c \
 	%D%/from_drafter.c \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The frozen head over the draft vocabulary, by chunks of rows: logits, cross-entropy, largest entry
- * and confidence in place, and the gradient back through head and final norm.
+ * The frozen head over the draft vocabulary, by chunks of rows: logits, cross-entropy, largest
+ * entry and confidence in place, and the gradient back through head and final norm.
  */
 #include "train/loss.h"
 

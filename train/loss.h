@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One step's losses, measures and gradients: P1 on masked blocks, then P2 on blocks that ProposalMix
- * made of P1's proposals and the truth.
+ * One step's losses, measures and gradients: P1 on masked blocks, then P2 on blocks that
+ * ProposalMix made of P1's proposals and the truth.
  */
 #pragma once
 
@@ -33,8 +33,8 @@ void train_losses(struct train_work *w, const struct train_objective *o, bool le
 
 /* Parts.  Rows 1.. of all blocks become MASK. */
 void train_mask_blocks(struct train_work *w);
-/* Head and cross-entropy of the pass just made; with `scale` > 0 the gradient into w->dx.  Logits of
- * all rows, or NULL: [blocks * (window - 1)][draft_vocab]. */
+/* Head and cross-entropy of the pass just made; with `scale` > 0 the gradient into w->dx.
+ * Logits of all rows, or NULL: [blocks * (window - 1)][draft_vocab]. */
 void train_head(struct train_work *w, unsigned pass, float scale, float distill, float *logits);
 /* proposalmix.c: gates, and the rows of P2 into w->tokens. */
 void train_proposal_mix(struct train_work *w, float eta, bool mix);

@@ -18,7 +18,7 @@ static const char header[] =
     "blocks_per_s,tokens_per_s,gflops,peak_share,held_loss_p1,held_loss_p2,held_tau_p1,held_tau_p2,"
     "held_rate_a\n";
 
-/* ---- the machine's peak ---------------------------------------------------------------------------- */
+/* ---- the machine's peak ---------------------------------------------------------------------- */
 
 struct peak_job {
     struct train_par *p;
@@ -48,7 +48,7 @@ double metrics_peak(struct train_par *p)
     return best;
 }
 
-/* ---- metrics.csv -------------------------------------------------------------------------------------- */
+/* ---- metrics.csv ----------------------------------------------------------------------------- */
 
 /* Rows of steps up to `step`, the header first; a cut last row goes too. */
 static int keep_rows(struct strbuf *to, const char *text, size_t len, uint64_t step)

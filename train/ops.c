@@ -65,7 +65,7 @@ void par_rows(struct train_par *p, size_t n, size_t grain, train_rows_fn fn, voi
         dk_pool_run(p->pool, rows_region, &j);
 }
 
-/* ---- products ------------------------------------------------------------------------------------- */
+/* ---- products -------------------------------------------------------------------------------- */
 
 struct gemm_job {
     struct train_par *p;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Threads for the steps of training: products and loops over rows, cut into pieces that whoever is free
- * takes, so that a thread that lost its processor holds up little.  No sum crosses a piece: results do
- * not depend on who did what.
+ * Threads for the steps of training: products and loops over rows, cut into pieces that whoever is
+ * free takes, so that a thread that lost its processor holds up little.  No sum crosses a piece:
+ * results do not depend on who did what.
  */
 #pragma once
 

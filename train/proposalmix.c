@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ProposalMix: what an edit pass is trained on.  A supervised row whose proposal P1 was confident of
- * (largest probability >= eta) shows the truth, every other row the proposal.  And the measures of a
- * step: losses, rates, tokens that a round would have committed.
+ * ProposalMix: what an edit pass is trained on.  A supervised row whose proposal P1 was confident
+ * of (largest probability >= eta) shows the truth, every other row the proposal.  And the measures
+ * of a step: losses, rates, tokens that a round would have committed.
  */
 #include "train/loss.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The learning rate: linear warm-up, then half a cosine down to 0.  A function of the step alone. */
+/* The learning rate: linear warm-up, then half a cosine down to 0.  A function of the step
+ * alone. */
 #pragma once
 
 #include <stdint.h>

@@ -52,7 +52,7 @@ int train_shape_check(const struct train_shape *s, struct error *err)
     return 0;
 }
 
-/* ---- layout -------------------------------------------------------------------------------------- */
+/* ---- layout ---------------------------------------------------------------------------------- */
 
 static void tensor(struct train_layout *l, const char *name, uint32_t layer, bool in_layer,
                    uint32_t rows, uint32_t cols)
@@ -92,7 +92,7 @@ void train_layout_init(struct train_layout *l, const struct train_shape *s)
     }
 }
 
-/* ---- the model ------------------------------------------------------------------------------------ */
+/* ---- the model ------------------------------------------------------------------------------- */
 
 int train_dequant(const struct model_tensor *t, float *ret, size_t n, struct error *err)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A drafter in training: its shape, its tensors in one flat array of F32 masters (gradients and moments
- * have the same layout), and what of the target is frozen beside it: embedding, head, draft
+ * A drafter in training: its shape, its tensors in one flat array of F32 masters (gradients and
+ * moments have the same layout), and what of the target is frozen beside it: embedding, head, draft
  * vocabulary.
  */
 #pragma once

@@ -90,10 +90,10 @@ int taps_new(const struct taps_options *o, struct taps **ret, struct error *err)
     return 0;
 }
 
-/* ---- what the target thinks --------------------------------------------------------------------------- */
+/* ---- what the target thinks ------------------------------------------------------------------ */
 
-/* The soft_top largest logits of one row among the tokens that have a draft id, as probabilities that
- * sum to 1; ascending search in a small heap would be more than this needs. */
+/* The soft_top largest logits of one row among the tokens that have a draft id, as probabilities
+ * that sum to 1; ascending search in a small heap would be more than this needs. */
 static void pick(const struct taps *t, const float *z, int32_t *ids, float *p)
 {
     const uint32_t top = t->o.soft_top;
@@ -122,7 +122,7 @@ static void pick(const struct taps *t, const float *z, int32_t *ids, float *p)
     }
 }
 
-/* ---- a sequence in the cache: per position BF16 features, then ids and probabilities -------------------- */
+/* ---- a sequence in the cache: per position BF16 features, then ids and probabilities --------- */
 
 static void pack(const struct taps *t, const struct taps_want *w)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The target's features of training sequences: computed by the engine, divided by their size, rounded to
- * BF16; and, when asked for, what the target thinks of each next token.  A cache file spares computing them
- * again: what comes from it is the same bits.
+ * The target's features of training sequences: computed by the engine, divided by their size,
+ * rounded to BF16; and, when asked for, what the target thinks of each next token.  A cache file
+ * spares computing them again: what comes from it is the same bits.
  */
 #pragma once
 
@@ -32,8 +32,9 @@ struct taps *taps_free(struct taps *t);
 DEFINE_CLEANUP(struct taps *, taps_free);
 struct engine *taps_engine(struct taps *t);
 
-/* For each of n samples (index: its number in the data): features of all positions but the last into
- * out[i], [s.n - 1][n_taps * hidden], times scale[tap].  soft_ids and soft: [s.n][soft_top] or NULL. */
+/* For each of n samples (index: its number in the data): features of all positions but the last
+ * into out[i], [s.n - 1][n_taps * hidden], times scale[tap].  soft_ids and soft: [s.n][soft_top]
+ * or NULL. */
 struct taps_want {
     uint64_t index;
     struct data_sample s;

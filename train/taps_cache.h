@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A file of features: a header, then records in the order in which sequences first came, each with a
- * checksum.  A record that was torn, or is another sequence's, is computed anew.  The file is read
- * once when opened, to find the records; it grows to its limit and then stays.
+ * A file of features: a header, then records in the order in which sequences first came, each with
+ * a checksum.  A record that was torn, or is another sequence's, is computed anew.  The file is
+ * read once when opened, to find the records; it grows to its limit and then stays.
  */
 #pragma once
 

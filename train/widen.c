@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From a block of W rows to a longer one: no new parameters, positions are RoPE's.  Weights come from
- * the checkpoint, moments and schedule are fresh; the anchors are halved, so that a step costs the
- * same, and the rate is small.
+ * From a block of W rows to a longer one: no new parameters, positions are RoPE's.  Weights come
+ * from the checkpoint, moments and schedule are fresh; the anchors are halved, so that a step costs
+ * the same, and the rate is small.
  */
 #include <string.h>
 

@@ -68,9 +68,9 @@ static inline __m256i first_lanes(uint32_t n)
     return _mm256_cmpgt_epi32(_mm256_set1_epi32((int32_t)n), lanes);
 }
 
-/* UNIT rows of src, k inputs next to each other, into dst[k][UNIT]; rows from n on are zero.  Whole
- * vectors are stored, since masked stores are slow: with six rows the two values behind them are what the
- * next store, or the next unit, writes over. */
+/* UNIT rows of src, k inputs next to each other, into dst[k][UNIT]; rows from n on are zero.
+ * Whole vectors are stored, since masked stores are slow: with six rows the two values behind
+ * them are what the next store, or the next unit, writes over. */
 static inline __attribute__((always_inline)) void
 pack_rows(float *dst, const float *src, size_t row, uint32_t n, uint32_t k, const uint32_t unit)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Products of matrices in memory with factors rounded to BF16, AVX-512 BF16: 14 rows by two registers.
- * As tile.h, but copies hold pairs of inputs, A's [pair][14][2], B's [pair][32][2]; an odd last input has
- * a zero beside it.  Sums are those of VDPBF16PS: per pair two products added, denormals flushed.
+ * Products of matrices in memory with factors rounded to BF16, AVX-512 BF16: 14 rows by two
+ * registers. As tile.h, but copies hold pairs of inputs, A's [pair][14][2], B's [pair][32][2]; an
+ * odd last input has a zero beside it.  Sums are those of VDPBF16PS: per pair two products added,
+ * denormals flushed.
  */
 #include <immintrin.h>
 #include <stdbool.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Products of matrices in memory by register tiles of MR rows and NR columns, for the tiers that
- * include this with these two and TILE_NAME set.  Blocks of KC inputs: MC rows of A and NC columns of B
- * are copied so that a tile reads both front to back, B's part staying in the first-level cache, A's in
- * the second.  A tile starts from what C holds, so a sum is one chain over all of k, whatever the
- * blocks.
+ * include this with these two and TILE_NAME set.  Blocks of KC inputs: MC rows of A and NC columns
+ * of B are copied so that a tile reads both front to back, B's part staying in the first-level
+ * cache, A's in the second.  A tile starts from what C holds, so a sum is one chain over all of k,
+ * whatever the blocks.
  */
 #pragma once
 
@@ -38,8 +38,8 @@ pack_inputs(float *dst, const float *src, size_t row, uint32_t n, uint32_t k, co
 }
 #endif
 
-/* dst[l][UNIT] from UNIT rows (or columns) of src: element (i, l) at src[i * row + l * col], one of the
- * strides being 1; those from n on are zero. */
+/* dst[l][UNIT] from UNIT rows (or columns) of src: element (i, l) at src[i * row + l * col], one
+ * of the strides being 1; those from n on are zero. */
 static inline __attribute__((always_inline)) void pack_unit(float *dst, const float *src,
                                                             size_t row, size_t col, uint32_t n,
                                                             uint32_t k, const uint32_t unit)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * All training kernels but products, on sixteen lanes of the compiler's own vectors: one source for
- * every tier.  No FMA here, so that the bits are the same on all of them.  TRAIN_NAME names a function
- * of the tier; fma_peak is the tier's own.
+ * every tier.  No FMA here, so that the bits are the same on all of them.  TRAIN_NAME names a
+ * function of the tier; fma_peak is the tier's own.
  */
 #pragma once
 
@@ -64,8 +64,8 @@ V_INLINE float v_fold_max(vf x)
     return t[0];
 }
 
-/* As dk_exp_def, with products and sums rounded apart: ln 2 in two parts, the first short enough that
- * its product with n is exact.  Below -87 it is 0. */
+/* As dk_exp_def, with products and sums rounded apart: ln 2 in two parts, the first short enough
+ * that its product with n is exact.  Below -87 it is 0. */
 V_INLINE vf v_exp(vf x)
 {
     const float magic = DK_ROUND_MAGIC;
