@@ -273,7 +273,7 @@ static int resume(struct fit *f, struct error *err)
     if (r == 0)
         r = recipe_shape(&f->o, &f->state.shape, path, err);
     if (r == 0 && strcmp(f->state.target, model_file_name(f->target)) != 0)
-        say(f, "%s was trained for %s, the model is now %s", path, f->state.target,
+        fit_say(f, "%s was trained for %s, the model is now %s", path, f->state.target,
             model_file_name(f->target));
     if (r == 0)
         fit_say(f, "resuming at step %" PRIu64 " from %s", f->state.step, path);
