@@ -314,6 +314,8 @@ void cp_async16(void *shared, const void *global)
 {
     if (((uintptr_t)shared | (uintptr_t)global) & 15)
         fail("cp.async of 16 bytes from %p to %p: not aligned", global, shared);
+    if (!check_is_device(global, 16))
+        fail("cp.async of 16 bytes from %p, outside of device memory", global);
     memcpy(shared, global, 16);
     check_mark_written(shared, 16);
 }
