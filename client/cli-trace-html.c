@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "base/strbuf.h"
 #include "client/cli.h"
-#include "client/trace-lines.h"
+#include "client/cli-trace-lines.h"
 #include "client/trace-page.h"
 
 #define MARK "@TRACE@"

@@ -76,8 +76,8 @@ bin_PROGRAMS += %D%/dedit-client
 	%D%/cli-stats.c \
 	%D%/cli-store.c \
 	%D%/cli-trace-html.c \
-	%D%/trace-lines.c \
-	%D%/trace-lines.h \
+	%D%/cli-trace-lines.c \
+	%D%/cli-trace-lines.h \
 	%D%/cli-trace.c \
 	%D%/cli-trace.h \
 	%D%/cli.c \

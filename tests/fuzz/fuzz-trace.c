@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/strbuf.h"
-#include "client/trace-lines.h"
+#include "client/cli-trace-lines.h"
 #include "engine/cost.h"
 
 static void trace(const char *s, size_t size)

@@ -146,11 +146,11 @@ tests_fuzz_fuzz_checkpoint_LDADD = $(train_libs) -lm
 endif
 
 check_PROGRAMS += %D%/replay-trace
-tests_fuzz_replay_trace_SOURCES = %D%/fuzz-trace.c client/trace-lines.c client/trace-lines.h $(fuzz_replay)
+tests_fuzz_replay_trace_SOURCES = %D%/fuzz-trace.c client/cli-trace-lines.c client/cli-trace-lines.h $(fuzz_replay)
 tests_fuzz_replay_trace_LDADD = $(engine_libs)
 if ENABLE_FUZZ
 noinst_PROGRAMS += %D%/fuzz-trace
-tests_fuzz_fuzz_trace_SOURCES = %D%/fuzz-trace.c client/trace-lines.c client/trace-lines.h %D%/fuzz.h
+tests_fuzz_fuzz_trace_SOURCES = %D%/fuzz-trace.c client/cli-trace-lines.c client/cli-trace-lines.h %D%/fuzz.h
 tests_fuzz_fuzz_trace_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LDFLAGS)
 tests_fuzz_fuzz_trace_LDADD = $(engine_libs)
 endif

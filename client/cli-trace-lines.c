@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/trace-lines.h"
+#include "client/cli-trace-lines.h"
 
 #include <jansson.h>
 #include <string.h>
