@@ -4,6 +4,15 @@
 
 #include "client/cli-answer.h"
 
+/* Plain decoding, which takes none of what says how to draft. */
+static void make_plain(struct dedit_options *o)
+{
+    o->method = "ar";
+    o->window = o->passes = o->tree_budget = 0;
+    o->edit_visibility = NULL;
+    o->no_noise = 0;
+}
+
 /* The prompt is in the prefix cache after this, so that both answers begin alike. */
 static int warm_up(struct cli *c, struct dedit_client *d)
 {
@@ -12,7 +21,7 @@ static int warm_up(struct cli *c, struct dedit_client *d)
     struct dedit_error e;
     o.max_tokens = 1;
     o.min_tokens = 0;
-    o.method = "ar";
+    make_plain(&o);
     if (dedit_client_submit(d, &o, &r, &e) < 0)
         return cli_fail(c, &e);
     if (!c->o.has_seed) { /* both must draw the same numbers */
@@ -24,20 +33,19 @@ static int warm_up(struct cli *c, struct dedit_client *d)
     return status;
 }
 
-static int run(struct cli *c, struct dedit_client *d, const char *method, bool show,
-               struct answer *ret)
+static int run(struct cli *c, struct dedit_client *d, bool plain, struct answer *ret)
 {
-    const char *asked = c->o.method;
+    struct dedit_options o = c->o;
     struct dedit_request *r = NULL;
     struct dedit_error e;
     int status;
-    c->o.method = method;
-    if (dedit_client_submit(d, &c->o, &r, &e) < 0)
+    if (plain)
+        make_plain(&o);
+    if (dedit_client_submit(d, &o, &r, &e) < 0)
         status = cli_fail(c, &e);
     else
-        status = answer_read(c, r, show, NULL, ret);
+        status = answer_read(c, r, !plain, NULL, ret);
     dedit_request_free(r);
-    c->o.method = asked;
     return status;
 }
 
@@ -105,9 +113,9 @@ int answer_compare(struct cli *c, struct dedit_client *d)
     struct answer drafted = {0}, plain = {0};
     int status = warm_up(c, d);
     if (status == CLI_OK)
-        status = run(c, d, c->o.method, true, &drafted);
+        status = run(c, d, false, &drafted);
     if (status == CLI_OK)
-        status = run(c, d, "ar", false, &plain);
+        status = run(c, d, true, &plain);
     if (status == CLI_OK)
         status = compare(c, &drafted, &plain);
     if (status == CLI_OK)

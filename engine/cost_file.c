@@ -172,16 +172,16 @@ static bool make_folder(const char *dir)
     return mkdir(dir, 0777) == 0 || errno == EEXIST;
 }
 
-/* The last two parts of its path may be missing. */
+/* Any parts of its path may be missing: a new user has no cache folder yet. */
 static int make_folders(const char *dir, struct error *err)
 {
-    _cleanup_free_ char *parent = mem_strdup(dir);
-    if (!parent)
+    _cleanup_free_ char *part = mem_strdup(dir);
+    if (!part)
         return ERR_NOMEM(err);
-    char *slash = strrchr(parent, '/');
-    if (slash && slash != parent) {
-        *slash = '\0';
-        (void)make_folder(parent);
+    for (char *s = part[0] ? strchr(part + 1, '/') : NULL; s; s = strchr(s + 1, '/')) {
+        *s = '\0';
+        (void)make_folder(part);
+        *s = '/';
     }
     if (!make_folder(dir))
         return ERR(err, IO, "%s: cannot create: %s", dir, strerror(errno));

@@ -53,6 +53,15 @@ assert a["completion_tokens"] == b["completion_tokens"] == 30 and j["speedup"] >
         status 2 "$client" generate --compare --verification rejection x && status 4 "$client" generate --raw --compare --method dflash x
 }
 ok 'plain and drafted answers compared' compare
+# What says how to draft is not for the plain answer.
+compare_drafting() {
+    "$client" generate --raw --method ngram --window 4 --no-noise -n 12 --temperature 0 --ignore-eos --compare --quiet 'a b a b a b' > /dev/null || return 1
+    for o in '--window 8' '--passes 3' '--tree-budget 20' '--edit-visibility causal'; do
+        # shellcheck disable=SC2086 # an option and its value
+        "$client" generate --raw --method auto $o -n 12 --temperature 0 --ignore-eos --compare --quiet 'a b a b a b' > /dev/null || return 1
+    done
+}
+ok 'answers compared with options of drafting' compare_drafting
 as_json() { ask --json hi | python3 -c '
 import json, sys
 lines = [json.loads(l) for l in sys.stdin]

@@ -190,6 +190,13 @@ START_TEST(files)
     ck_assert_int_eq(memcmp(&same, &got, sizeof(got)), 0);
     /* A place that cannot be written. */
     ck_fails(costs_write(&c, "/proc/no/such", "this machine", &err), IO, &err);
+    /* None of the folders is there. */
+    char deep[4400];
+    snprintf(deep, sizeof(deep), "%s/a/b/c/d", dir);
+    ck_ok(costs_write(&c, deep, "this machine", &err), &err);
+    ck_ok(costs_read(&got, deep, "this machine", &err), &err);
+    snprintf(deep, sizeof(deep), "rm -r %s/a", dir);
+    ck_assert_int_eq(system(deep), 0);
     remove(path);
     remove(dir);
 }
