@@ -100,6 +100,8 @@ static void print_result(const struct cli *c, const struct answer *drafted,
                                  cli_usage_json(&plain->usage), "speedup", ratio, "same", 1));
         return;
     }
+    if (c->quiet)
+        return;
     print_side("drafted:", drafted);
     print_side("plain:  ", plain);
     if (ratio > 0)
