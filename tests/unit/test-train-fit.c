@@ -536,6 +536,39 @@ START_TEST(test_export)
 }
 END_TEST
 
+/* A drafter on disk is the beginning of a run: the same weights, whichever form they were in. */
+START_TEST(test_from_drafter)
+{
+    setup();
+    struct fit_options o = options("a"), n = options("b");
+    struct export_options e;
+    struct train_state a = {0}, b = {0};
+    struct error err = {0};
+    o.draft_vocab = 64;
+    run(&o, 0);
+    export_options_init(&e);
+    e.from = at("a");
+    e.target = test_path(TARGET);
+    e.dtype = BACKEND_DTYPE_F32;
+    e.form = _i ? EXPORT_GGUF : EXPORT_HF;
+    e.out = _i ? at("x.gguf") : at("hf");
+    ck_ok(train_export(&e, &err), &err);
+    n.from = _i ? at("x.gguf") : at("hf");
+    n.lr = 0; /* one step that changes nothing */
+    n.steps = 1;
+    run(&n, 0);
+    ck_ok(checkpoint_open(at("a"), &a, &err), &err);
+    ck_ok(checkpoint_open(at("b"), &b, &err), &err);
+    ck_assert_uint_eq(b.shape.draft_vocab, 64);
+    ck_assert(memcmp(a.target_ids, b.target_ids, 64 * sizeof(*a.target_ids)) == 0);
+    ck_assert_uint_eq(a.layout.total, b.layout.total);
+    test_floats_close("weights", b.param, a.average, a.layout.total, 1e-7, 1e-6);
+    train_state_done(&a);
+    train_state_done(&b);
+    teardown();
+}
+END_TEST
+
 /* ---- parts --------------------------------------------------------------------------------------------------------- */
 
 /* Each epoch has each sample once, in another order; a resumed run asks in the middle (TRN-04). */
@@ -702,6 +735,7 @@ int main(void)
     tcase_add_loop_test(c, test_learns, 0, 2);
     tcase_add_test(c, test_widen);
     tcase_add_loop_test(c, test_export, 0, 2);
+    tcase_add_loop_test(c, test_from_drafter, 0, 2);
     c = test_case(s, "parts");
     tcase_add_test(c, test_order);
     tcase_add_test(c, test_anchors);
