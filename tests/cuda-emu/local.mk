@@ -89,7 +89,7 @@ endif
 
 # Seeded faults in the kernels; not a part of "make check", for its time.
 EXTRA_DIST += %D%/mutants.sh
-mutants: $(emu_libs) $(check_PROGRAMS)
+mutants: $(emu_libs) %D%/test-kernels-attention %D%/test-kernels-mm %D%/test-kernels-rows %D%/test-kernels-sample
 	CXX='$(CXX)' FLAGS='$(emu_flags) $(emu_kernel_flags)' SANITIZE='$(emu_link_flags)' \
 		OBJECTS='$(emu_objects) $(emu_kernels)' top_srcdir='$(abs_top_srcdir)' top_builddir='$(abs_top_builddir)' \
 		$(SHELL) $(srcdir)/%D%/mutants.sh

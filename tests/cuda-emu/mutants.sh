@@ -51,7 +51,7 @@ mutant 5 'attention: a warp barrier less' attention.cu 1 '__syncwarp();' ';' tes
 mutant 6 'float products: a barrier less' matmul_float.cu 1 '__syncthreads();' ';' test-kernels-mm
 mutant 7 'tensor cores: a barrier less' matmul_mma.cu 1 '__syncthreads();' ';' test-kernels-mm
 mutant 8 'quantised products: a barrier less' matmul_quant.cu 1 '__syncthreads();' ';' test-kernels-mm
-mutant 9 'preparing: a barrier less' prepare.cu 1 '__syncthreads();' ';' test-kernels-rows
+mutant 9 'preparing: a barrier less' prepare.cu 2 '__syncthreads();' ';' test-kernels-rows
 mutant 10 'rotation: a barrier less' rope.cu 1 '__syncthreads();' ';' test-kernels-rows
-mutant 11 'vocabulary: a barrier less' vocab.cuh 1 '__syncthreads();' ';' test-kernels-sample sample.cu
+mutant 11 'vocabulary: a barrier less' vocab.cuh 2 '__syncthreads();' ';' test-kernels-sample sample.cu
 rm -rf "$work"
