@@ -44,6 +44,8 @@ mutant()
 }
 
 mutant ring-barrier mm matmul_float.cu matmul_float '0,/^ *__syncthreads();/s///'
+mutant missing-wait mm matmul_float.cu matmul_float 's/dcu_cp_async_wait<STAGES - 2>();//'
+mutant weak-wait mm matmul_quant.cu matmul_quant 's/dcu_cp_async_wait<RING_STAGES - 2>/dcu_cp_async_wait<RING_STAGES - 1>/'
 mutant chain-start mm matmul_float.cu matmul_float 's/k < kn; k += 4/k + 4 < kn; k += 4/'
 mutant stage-buffer mm matmul_quant.cu matmul_quant 's/buf ^= 1/buf ^= 0/'
 mutant second-scale mm matmul_quant.cu matmul_quant 's/at->scale = s.dw\[h\]/at->scale = s.dw[0]/'

@@ -316,21 +316,49 @@ void fence()
 
 /* Plain copies: what is read before the wait is a race that a device would show and this does not;
  * check.cc therefore counts the bytes as unwritten until the wait. */
+/* Copies arrive when they are waited for and not before, which a device is free to do: a wait that is
+ * missing or too weak leaves what was there. */
+namespace
+{
+struct copy {
+    void *to;
+    const void *from;
+    unsigned group;
+};
+std::vector<copy> copies[max_threads];
+unsigned committed[max_threads];
+} // namespace
+
+static void forget_copies()
+{
+    for (unsigned i = 0; i < max_threads; i++) {
+        copies[i].clear();
+        committed[i] = 0;
+    }
+}
+
 void cp_async16(void *shared, const void *global)
 {
     if (((uintptr_t)shared | (uintptr_t)global) & 15)
         fail("cp.async of 16 bytes from %p to %p: not aligned", global, shared);
     if (!check_is_device(global, 16))
         fail("cp.async of 16 bytes from %p, outside of device memory", global);
-    memcpy(shared, global, 16);
-    check_mark_written(shared, 16);
+    copies[self->linear].push_back({shared, global, committed[self->linear]});
 }
 void cp_async_commit()
 {
+    committed[self->linear]++;
 }
 void cp_async_wait(int n)
 {
-    (void)n;
+    std::vector<copy> &list = copies[self->linear];
+    size_t done = 0; /* groups are in order */
+    while (done < list.size() && list[done].group + (unsigned)n < committed[self->linear]) {
+        memcpy(list[done].to, list[done].from, 16);
+        check_mark_written(list[done].to, 16);
+        done++;
+    }
+    list.erase(list.begin(), list.begin() + (std::ptrdiff_t)done);
 }
 
 /* ---- shared memory ----------------------------------------------------------------------------------- */
@@ -480,6 +508,7 @@ void run_block(order o)
     }
     for (unsigned i = 0; i < n_threads; i++)
         prepare(&fibres[i], i);
+    forget_copies();
     check_begin_block();
     RELEASE(&sync_key);
     unsigned order_of[max_threads];
