@@ -24,6 +24,7 @@ enum {
     OPT_TEMPERATURE,
     OPT_SEED,
     OPT_CSV,
+    OPT_CHAT_FORMAT,
     OPT_NO_THINKING,
     OPT_QUIET,
 };
@@ -39,6 +40,8 @@ static const struct option_def controller_opts[] = {
     {OPT_TEMPERATURE, "temperature", "X", "of all settings (default: 0)"},
     {OPT_SEED, "seed", "N", "of the first prompt, then one more each (default: 1)"},
     {OPT_CSV, "csv", "FILE", "write the figures there"},
+    {OPT_CHAT_FORMAT, "chat-format", "F",
+     "chatml, qwen3, smollm2 or llama3\n(default: told by the model's template)"},
     {OPT_NO_THINKING, "no-thinking", NULL, "qwen3: close the thinking block at once"},
     {OPT_QUIET, "quiet", NULL, "no progress on standard error"},
     {0, NULL, NULL, NULL},
@@ -84,6 +87,11 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
         return option_u64(arg, &e->seed, err);
     case OPT_CSV:
         e->csv = arg;
+        return 0;
+    case OPT_CHAT_FORMAT:
+        if (!chat_format_parse(arg, &e->format))
+            return ERR(err, INVALID, "\"%s\" is not chatml, qwen3, smollm2 or llama3", arg);
+        e->format_given = true;
         return 0;
     case OPT_NO_THINKING:
         e->thinking = 0;

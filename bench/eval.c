@@ -21,6 +21,7 @@ enum {
     OPT_CLIENTS,
     OPT_CSV,
     OPT_SVG,
+    OPT_CHAT_FORMAT,
     OPT_NO_THINKING,
     OPT_QUIET,
     OPT_RANDOM,
@@ -46,6 +47,8 @@ static const struct option_def eval_opts[] = {
      "so many prompts at once; tokens a second are compared\n(default: one after the other)"},
     {OPT_CSV, "csv", "FILE", "write all figures there"},
     {OPT_SVG, "svg", "FILE", "draw the speed-ups there"},
+    {OPT_CHAT_FORMAT, "chat-format", "F",
+     "chatml, qwen3, smollm2 or llama3\n(default: told by the model's template)"},
     {OPT_NO_THINKING, "no-thinking", NULL, "qwen3: close the thinking block at once"},
     {OPT_QUIET, "quiet", NULL, "no progress on standard error"},
     {OPT_RANDOM, "random", "SHAPE",
@@ -95,6 +98,11 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
         return 0;
     case OPT_SVG:
         e->svg = arg;
+        return 0;
+    case OPT_CHAT_FORMAT:
+        if (!chat_format_parse(arg, &e->format))
+            return ERR(err, INVALID, "\"%s\" is not chatml, qwen3, smollm2 or llama3", arg);
+        e->format_given = true;
         return 0;
     case OPT_NO_THINKING:
         e->thinking = 0;

@@ -72,7 +72,8 @@ struct eval {
     const char *random; /* shape with random weights, or NULL */
     enum dk_type type;
     uint32_t layers, drafter_layers, draft_vocab, prompt_tokens;
-    bool quiet;
+    bool quiet, format_given;
+    enum chat_format format;
     int thinking;
     unsigned differ; /* responses that are not ar's */
 };

@@ -202,7 +202,7 @@ int eval_open(struct eval *e, int n, char **files, struct engine **ret, enum cha
         return r < 0 ? r : calibrate(e, *ret, err);
     }
     if (n == 0)
-        return ERR(err, INVALID, "no suite is named; see dedit-bench eval --help");
+        return ERR(err, INVALID, "no suite is named: a file of prompts, one JSON object a line");
     if (n > (int)EVAL_MAX_SUITES)
         return ERR(err, LIMIT, "%d suites: at most %u", n, EVAL_MAX_SUITES);
     int r = eval_make_settings(e, err);
@@ -219,7 +219,8 @@ int eval_open(struct eval *e, int n, char **files, struct engine **ret, enum cha
     e->engine.config.enable_prefix_caching = false;
     if (r == 0)
         r = engine_options_open(&e->engine, e->engine.model ? e->engine.model : path, ret, err);
-    if (r == 0)
+    *format = e->format;
+    if (r == 0 && !e->format_given)
         r = engine_chat_format(*ret, format, err);
     if (r == 0)
         r = check_settings(e, *ret, err);

@@ -34,6 +34,16 @@ ok 'random weights: every setting, CSV and SVG' random
 ok 'clients need suites' error 2 'eval --random smollm2-135m --clients 2' 'needs suites'
 ok 'a type of a drafter that is not there' error 2 'eval --random smollm2-135m --drafter-dtype bf16' 'needs --drafter'
 ok 'controller: no suite' error 2 'controller' 'no suite is named'
+# A model whose template says nothing: the error names an option, and there it is.
+formatted() {
+    printf '{"prompt": "hello"}\n{"prompt": "hello there"}\n' > "$scratch/p.jsonl"
+    set -- --model "$golden/drafter/target" --drafter "$golden/drafter/fitted" --samples 1 --max-tokens 8 --quiet --setting dflash
+    status 1 "$bench" eval "$@" "$scratch/p.jsonl" && grep -q -e '--chat-format' "$scratch/err" || return 1
+    status 0 "$bench" eval "$@" --chat-format chatml "$scratch/p.jsonl" || return 1
+    status 0 "$bench" controller "$@" --search 1 --chat-format chatml "$scratch/p.jsonl" || return 1
+    status 2 "$bench" eval "$@" --chat-format latin "$scratch/p.jsonl" && grep -q latin "$scratch/err"
+}
+ok 'a model without a chat template: --chat-format' formatted
 ok 'controller: one temperature' error 2 'controller --setting ngram,t=1 x.jsonl' 'temperature'
 ok 'controller: no made-up acceptance' error 2 'controller --setting dflash,w=8,tau=3 x.jsonl' 'made-up'
 ok 'no suite' error 2 'eval --setting ngram' 'no suite is named'
