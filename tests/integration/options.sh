@@ -17,7 +17,7 @@ same_options() {
         detokenize) section 'tokenize , detokenize' | grep -v -e '^special$' -e '^bos$' ;;
         *)
             section ".Ss $1"
-            section 'Options of generate, check, eval and step'
+            section 'Options of generate, check, eval, controller and step'
             ;;
     esac | sort -u > "$scratch/manual"
     diff "$scratch/help" "$scratch/manual"
@@ -33,7 +33,7 @@ taken() {
     done > "$scratch/refused"
     [ ! -s "$scratch/refused" ] || { cat "$scratch/refused"; return 1; }
 }
-for command in generate check eval step tokenize detokenize; do
+for command in generate check eval controller step tokenize detokenize; do
     ok "$command: options in --help and in the manual" same_options $command
     ok "$command: options of --help are taken" taken $command
     ok "$command: --help ends with status 0" status 0 "$bench" $command --help
