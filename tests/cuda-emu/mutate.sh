@@ -52,7 +52,7 @@ mutant second-scale mm matmul_quant.cu matmul_quant 's/at->scale = s.dw\[h\]/at-
 mutant past-a-tile mm matmul_wide.cu matmul_wide 's/dcu_min(t1 - t, CHUNK) \* pieces/CHUNK * pieces/'
 mutant early-join mm matmul_wide.cu matmul_wide 's/== groups - 1;/== 0;/'
 mutant group-end mm matmul_mma.cu matmul_mma 's/% GROUP == GROUP - 1/% GROUP == GROUP - 2/'
-mutant rounding mm prepare.cu prepare 's/v \* id + 12582912.0f/v * id + 12582912.25f/'
+mutant rounding mm prepare.cu prepare 's/d = amax \/ 522231.0f/d = amax * (1.0f \/ 522231.0f)/'
 mutant divergent rows rope.cu rope '/v\[d\] = bias/,/__syncthreads/s/__syncthreads();/if (threadIdx.x < 64) __syncthreads();/'
 mutant pair-order rows attention.cu attention 's/i = 0; i < pairs; i++/i = pairs; i-- > 0;/'
 mutant tail-entry attention attention.cu attention 's/words\[r.tail + p - r.tail_start\]/words[r.tail + p - r.tail_start + 1]/'
