@@ -346,7 +346,7 @@ START_TEST(amx_special_values)
 }
 END_TEST
 
-/* Rounding the activation moves each term by 2^-9 of it at most.  A term then goes through at most 16
+/* Rounding the activation moves each term by 2^-8 of it at most.  A term then goes through at most 16
  * roundings of its chain, one of the two chains' sum, and one a block of 32.  Flushing loses at most
  * 2^-126 each time. */
 START_TEST(amx_error_bound)
@@ -367,7 +367,7 @@ START_TEST(amx_error_bound)
                     sum += t;
                     mag += fabs(t);
                 }
-                double e = fabs((double)y[r * n + o] - sum), u = 0x1p-9;
+                double e = fabs((double)y[r * n + o] - sum), u = 0x1p-8;
                 double bound = (u + gamma * (1 + u)) * mag + 2 * k * 0x1p-126;
                 ck_assert_msg(e <= bound, "k %u: %g > %g", k, e, bound);
                 worst = fmax(worst, e / bound);
