@@ -106,10 +106,12 @@ batch_values() {
         '"top_p": "x"' '"method": 3' '"stop": 7' '"stop": ["a", 1]'; do
         printf '{"prompt": "hi", %s}\n' "$v"
     done > "$scratch/values"
-    printf '{"prompt": "hi", "max_tokens": 3, "temperature": null, "seed": null, "note": []}\n' >> "$scratch/values"
     # What can be read is obeyed: a wrong method is the daemon's to refuse, and text ends before a stop string.
-    printf '{"prompt": "hi", "method": "magic"}\n' >> "$scratch/values"
-    printf '{"prompt": "hi", "max_tokens": 9, "temperature": 0, "top_p": 0.5, "method": "ngram"}\n' >> "$scratch/values"
+    cat >> "$scratch/values" << 'X'
+{"prompt": "hi", "max_tokens": 3, "temperature": null, "seed": null, "note": []}
+{"prompt": "hi", "method": "magic"}
+{"prompt": "hi", "max_tokens": 9, "temperature": 0, "top_p": 0.5, "method": "ngram"}
+X
     "$client" batch --raw --quiet --ignore-eos "$scratch/values" > "$scratch/out"
     [ $? -eq 1 ] || return 1
     python3 - "$scratch/out" << 'X'

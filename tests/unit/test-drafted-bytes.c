@@ -157,7 +157,7 @@ struct matrix {
     const struct weights *m;
     const char *path;
     uint32_t vocab;
-    uint64_t state;
+    uint64_t seed, state; /* of the entry; of what is drawn next */
     uint32_t prompt[PROMPTS][MAX_PROMPT], n_prompt[PROMPTS];
     struct output want[PROMPTS][SETS][TEMPERATURES];
     struct fake_text text[PROMPTS][SETS][TEMPERATURES];
@@ -472,6 +472,7 @@ static struct engine_config random_config(void)
 
 static void one_world(uint32_t world)
 {
+    const uint64_t first = x.state = (x.seed + world) * 0x9e3779b97f4a7c15ull;
     struct engine_config c = random_config();
     struct engine *e = test_engine(x.path, &c);
     struct fake_drafter f = {0};
@@ -486,7 +487,11 @@ static void one_world(uint32_t world)
     const double slope = 0.01 * (double)(1 + rnd(40));
     for (int step = 0, more = 1; more || n < BATCH; step++) {
         if (n < BATCH && (n < 4 || rnd(3) == 0)) {
+            /* What is asked for must not depend on how many steps there were before. */
+            const uint64_t state = x.state;
+            x.state = first * 31 + n;
             submit(e, &slots[n++]);
+            x.state = state;
             /* The fake looks its requests up in one array. */
             texts = realloc(texts, n * sizeof(*texts));
             ck_assert_ptr_nonnull(texts);
@@ -526,7 +531,7 @@ START_TEST(matrix)
     static char path[4200]; /* test_path's own buffers come round again */
     (void)snprintf(path, sizeof(path), "%s", model_path(x.m));
     x.path = path;
-    x.state = 77 + (uint64_t)_i;
+    x.state = x.seed = 77 + 1000 * (uint64_t)_i;
     make_wanted();
     for (uint32_t world = 0; world < WORLDS; world++)
         one_world(world);
