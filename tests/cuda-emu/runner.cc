@@ -424,6 +424,10 @@ void prepare(fibre *f, unsigned i)
     f->parity = 0;
     f->state = READY;
     f->fake_stack = nullptr;
+#if defined(__SANITIZE_ADDRESS__)
+    /* The fibre of an earlier block ended without leaving its last frames. */
+    __asan_unpoison_memory_region(stack_base + i * stack_size, stack_size);
+#endif
     void **sp = reinterpret_cast<void **>(stack_base + (i + 1) * stack_size - 64);
     *--sp = nullptr;
     *--sp = nullptr;
