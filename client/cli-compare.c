@@ -49,15 +49,6 @@ static int run(struct cli *c, struct dedit_client *d, bool plain, struct answer 
     return status;
 }
 
-/* Tokens a second after the first one; 0: there were none. */
-static double speed(const struct answer *a)
-{
-    const struct dedit_usage *u = &a->usage;
-    if (u->completion_tokens < 2 || u->total_ns <= u->first_token_ns)
-        return 0;
-    return (u->completion_tokens - 1) * 1e9 / (double)(u->total_ns - u->first_token_ns);
-}
-
 static int compare(const struct cli *c, const struct answer *a, const struct answer *b)
 {
     size_t same = 0;
@@ -78,22 +69,18 @@ static int compare(const struct cli *c, const struct answer *a, const struct ans
     return CLI_OK;
 }
 
-static void print_side(const char *name, const struct answer *a)
+static void print_side(const char *name, const struct dedit_usage *u)
 {
-    const struct dedit_usage *u = &a->usage;
-    fprintf(stderr, "%s %.1f tokens/s", name, speed(a));
-    if (u->method)
-        fprintf(stderr, ", %s", u->method);
-    if (u->rounds)
-        fprintf(stderr, ", acceptance length %.2f",
-                (double)u->committed_tokens / (double)u->rounds);
+    fprintf(stderr, "%s %.1f tokens/s", name, cli_speed(u));
+    cli_print_drafting(stderr, u);
     fputc('\n', stderr);
 }
 
 static void print_result(const struct cli *c, const struct answer *drafted,
                          const struct answer *plain)
 {
-    double ratio = speed(plain) > 0 ? speed(drafted) / speed(plain) : 0;
+    double slow = cli_speed(&plain->usage);
+    double ratio = slow > 0 ? cli_speed(&drafted->usage) / slow : 0;
     if (c->json) {
         cli_print_json(json_pack("{s:s, s:o, s:o, s:f, s:b}", "event", "compared", "drafted",
                                  cli_usage_json(&drafted->usage), "plain",
@@ -102,8 +89,8 @@ static void print_result(const struct cli *c, const struct answer *drafted,
     }
     if (c->quiet)
         return;
-    print_side("drafted:", drafted);
-    print_side("plain:  ", plain);
+    print_side("drafted:", &drafted->usage);
+    print_side("plain:  ", &plain->usage);
     if (ratio > 0)
         fprintf(stderr, "%.2f times as fast, the same %zu tokens\n", ratio, plain->n);
     else

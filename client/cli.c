@@ -221,25 +221,36 @@ json_t *cli_usage_json(const struct dedit_usage *u)
         "time_to_first_token_ms", (double)u->first_token_ns / 1e6, "total_ms",
         (double)u->total_ns / 1e6, "rounds", (json_int_t)u->rounds, "drafted_tokens",
         (json_int_t)u->drafted_tokens, "accepted_tokens", (json_int_t)u->accepted_tokens,
-        "preemptions", (json_int_t)u->preemptions, "seed", (json_int_t)u->seed,
-        "committed_tokens", (json_int_t)u->committed_tokens, "method", u->method);
+        "preemptions", (json_int_t)u->preemptions, "seed", (json_int_t)u->seed, "committed_tokens",
+        (json_int_t)u->committed_tokens, "method", u->method);
+}
+
+double cli_speed(const struct dedit_usage *u)
+{
+    if (u->completion_tokens < 2 || u->total_ns <= u->first_token_ns)
+        return 0;
+    return (u->completion_tokens - 1) * 1e9 / (double)(u->total_ns - u->first_token_ns);
+}
+
+void cli_print_drafting(FILE *f, const struct dedit_usage *u)
+{
+    if (u->method)
+        fprintf(f, ", %s", u->method);
+    if (u->rounds)
+        fprintf(f, ", acceptance length %.2f", (double)u->committed_tokens / (double)u->rounds);
 }
 
 void cli_stats_line(FILE *f, const struct dedit_event *end)
 {
     const struct dedit_usage *u = &end->usage;
-    double decode = (double)(u->total_ns - u->first_token_ns) / 1e9;
     fprintf(f, "%u prompt tokens", u->prompt_tokens);
     if (u->cached_tokens)
         fprintf(f, " (%u cached)", u->cached_tokens);
     fprintf(f, ", first token after %.0f ms, %u tokens", (double)u->first_token_ns / 1e6,
             u->completion_tokens);
-    if (u->completion_tokens > 1 && decode > 0)
-        fprintf(f, ", %.1f tokens/s", (u->completion_tokens - 1) / decode);
-    if (u->method)
-        fprintf(f, ", %s", u->method);
-    if (u->rounds)
-        fprintf(f, ", acceptance length %.2f", (double)u->committed_tokens / (double)u->rounds);
+    if (cli_speed(u) > 0)
+        fprintf(f, ", %.1f tokens/s", cli_speed(u));
+    cli_print_drafting(f, u);
     fprintf(f, ", %s\n", end->finish_reason ? end->finish_reason : "failed");
 }
 

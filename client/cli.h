@@ -89,6 +89,10 @@ void cli_print_json(json_t *j);
 json_t *cli_usage_json(const struct dedit_usage *u);
 /* "12 prompt tokens, first token after 34 ms, 56.7 tokens/s, ddtree, acceptance length 2.10" */
 void cli_stats_line(FILE *f, const struct dedit_event *end);
+/* Its parts: tokens a second after the first one, 0 when there were none; ", ddtree, acceptance length
+ * 2.10". */
+double cli_speed(const struct dedit_usage *u);
+void cli_print_drafting(FILE *f, const struct dedit_usage *u);
 /* Options of the request with one user message (or raw text); messages live in m[2]. */
 void cli_prompt(struct cli *c, const char *text, size_t len, struct dedit_chat_message m[2]);
 const char *cli_sgr(const struct cli *c, const char *code); /* "" without colours */

@@ -43,20 +43,6 @@ void *dedit_request_user(const struct dedit_request *r)
 
 /* ---- the end as the socket tells it --------------------------------------------------------------- */
 
-static const char *const method_names[] = {
-    [RING_METHOD_AR] = "ar",       [RING_METHOD_NGRAM] = "ngram",   [RING_METHOD_DFLASH] = "dflash",
-    [RING_METHOD_DEDIT] = "dedit", [RING_METHOD_DDTREE] = "ddtree",
-};
-
-/* The same text, but one that outlives the message. */
-static const char *method_name(const char *told)
-{
-    for (size_t i = 1; told && i < ARRAY_LEN(method_names); i++)
-        if (strcmp(told, method_names[i]) == 0)
-            return method_names[i];
-    return NULL;
-}
-
 static void take_usage(const Dedit__Wire__Usage *u, struct dedit_usage *to)
 {
     to->prompt_tokens = u->prompt_tokens;
@@ -70,7 +56,7 @@ static void take_usage(const Dedit__Wire__Usage *u, struct dedit_usage *to)
     to->drafted_tokens = u->drafted_tokens;
     to->accepted_tokens = u->accepted_tokens;
     to->committed_tokens = u->committed_tokens;
-    to->method = method_name(u->method);
+    to->method = ring_method_name(ring_method_parse(u->method)); /* outlives the message */
 }
 
 /* Skips what an abandoned request has in its slot, so that the daemon may use it again; and nothing
@@ -198,7 +184,7 @@ static void finished_event(struct dedit_request *r, const struct ring_view *v,
         .accepted_tokens = f->accepted_tokens,
         .committed_tokens = f->committed_tokens,
         .seed = f->seed,
-        .method = f->rec.flags < ARRAY_LEN(method_names) ? method_names[f->rec.flags] : NULL,
+        .method = ring_method_name(f->rec.flags),
     };
     r->done = true;
 }

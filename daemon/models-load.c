@@ -181,7 +181,6 @@ static int start_load(struct server *s, struct model *m, struct error *err)
     }
     t->model = m;
     t->config = m->config.engine;
-    t->config.drafter = t->drafter;
     t->config.device = t->device;
     t->config.costs_dir = t->costs_dir;
     uint64_t used = models_memory(s), limit = s->config->memory_limit;

@@ -259,11 +259,6 @@ bool sink_can_resume(struct job *j)
 
 static void end_finished(struct job *j)
 {
-    static const uint16_t methods[DRAFT_METHOD_COUNT] = {
-        [DRAFT_AR] = RING_METHOD_AR,         [DRAFT_NGRAM] = RING_METHOD_NGRAM,
-        [DRAFT_DFLASH] = RING_METHOD_DFLASH, [DRAFT_DEDIT] = RING_METHOD_DEDIT,
-        [DRAFT_DDTREE] = RING_METHOD_DDTREE,
-    };
     struct error err = {0};
     size_t n = strlen(j->stop_reason);
     void *p = NULL;
@@ -275,7 +270,8 @@ static void end_finished(struct job *j)
     *f = (struct ring_finished){
         .rec = {.size = size,
                 .type = RING_FINISHED,
-                .flags = methods[engine_main_method(&j->usage.drafting)]},
+                .flags =
+                    ring_method_parse(draft_method_name(engine_main_method(&j->usage.drafting)))},
         .reason = j->finish == FINISH_STOP     ? RING_FINISH_STOP
                   : j->finish == FINISH_LENGTH ? RING_FINISH_LENGTH
                                                : RING_FINISH_CANCELLED,

@@ -2,6 +2,9 @@
 /* Checks one ring record.  Pure; used by the library, the tests and the fuzzer. */
 #include "proto/ring.h"
 
+#include <string.h>
+
+#include "base/cleanup.h"
 #include "base/parse.h"
 
 /* Takes n items of size bytes off the rest; false when they do not fit. */
@@ -117,6 +120,24 @@ static int check_end(const uint8_t *rec, uint32_t size, size_t fixed, uint32_t t
     if (!utf8_valid(v->text, text_bytes))
         return ERR(err, PROTOCOL, "ring record %s: text is not UTF-8", what);
     return check_rest(left, what, err);
+}
+
+static const char *const method_names[] = {
+    [RING_METHOD_AR] = "ar",       [RING_METHOD_NGRAM] = "ngram",   [RING_METHOD_DFLASH] = "dflash",
+    [RING_METHOD_DEDIT] = "dedit", [RING_METHOD_DDTREE] = "ddtree",
+};
+
+const char *ring_method_name(uint32_t method)
+{
+    return method < ARRAY_LEN(method_names) ? method_names[method] : NULL;
+}
+
+uint16_t ring_method_parse(const char *name)
+{
+    for (uint16_t i = RING_METHOD_AR; name && i < ARRAY_LEN(method_names); i++)
+        if (strcmp(name, method_names[i]) == 0)
+            return i;
+    return RING_METHOD_UNKNOWN;
 }
 
 static int check_finished(const uint8_t *rec, uint32_t size, struct ring_view *v, struct error *err)

@@ -151,6 +151,9 @@ enum ring_method {
     RING_METHOD_DEDIT,
     RING_METHOD_DDTREE
 };
+/* "ar", ...; static.  NULL for 0 and numbers that are none.  A name that is none is 0; so is NULL. */
+const char *ring_method_name(uint32_t method);
+uint16_t ring_method_parse(const char *name);
 enum ring_finish {
     RING_FINISH_STOP = 1,
     RING_FINISH_LENGTH = 2,
