@@ -26,6 +26,9 @@ int fd_open_regular(const char *path, uint64_t *ret_size, struct error *err); /*
 int file_read(const char *path, size_t max, char **ret, size_t *ret_len, struct error *err);
 /* Writes to a new file beside path, syncs it, renames it over path. */
 int file_write_atomic(const char *path, const void *data, size_t len, struct error *err);
+/* The same with what lies in n places, one after the other. */
+struct iovec;
+int file_write_parts(const char *path, const struct iovec *parts, size_t n, struct error *err);
 
 /* Read-only private mapping of a file. */
 struct file_map {

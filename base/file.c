@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -65,7 +66,7 @@ static int write_all(int fd, const char *data, size_t len)
         ssize_t n = write(fd, data, len);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n < 0)
+        if (n <= 0)
             return -1;
         data += n;
         len -= (size_t)n;
@@ -85,7 +86,21 @@ static void sync_folder_of(char *path)
         (void)fsync(fd);
 }
 
+static int write_parts(int fd, const struct iovec *parts, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (write_all(fd, parts[i].iov_base, parts[i].iov_len) < 0)
+            return -1;
+    return fsync(fd);
+}
+
 int file_write_atomic(const char *path, const void *data, size_t len, struct error *err)
+{
+    const struct iovec all = {(void *)(uintptr_t)data, len};
+    return file_write_parts(path, &all, 1, err);
+}
+
+int file_write_parts(const char *path, const struct iovec *parts, size_t n, struct error *err)
 {
     static atomic_uint serial;
     size_t cap;
@@ -107,7 +122,7 @@ int file_write_atomic(const char *path, const void *data, size_t len, struct err
     }
     if (fd < 0)
         return ERR(err, IO, "%s: cannot create: %s", tmp, strerror(errno));
-    if (write_all(fd, data, len) < 0 || fsync(fd) < 0 || rename(tmp, path) < 0) {
+    if (write_parts(fd, parts, n) < 0 || rename(tmp, path) < 0) {
         int saved = errno;
         (void)unlink(tmp);
         return ERR(err, IO, "%s: cannot write: %s", path, strerror(saved));

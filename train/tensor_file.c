@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/tensor_file.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/uio.h>
 
 #include "base/alloc.h"
 #include "base/checked.h"
@@ -16,21 +13,6 @@
 
 #define MAX_TENSORS 4096u /* of a file with a checksum */
 #define PAGE_ALIGN  64u   /* of the data's begin */
-
-static int write_all(int fd, const void *data, size_t len)
-{
-    const char *p = data;
-    while (len) {
-        ssize_t n = write(fd, p, len < (1u << 30) ? len : 1u << 30);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return -1;
-        p += n;
-        len -= (size_t)n;
-    }
-    return 0;
-}
 
 static bool out_bytes(const struct tensor_out *t, size_t *ret)
 {
@@ -86,52 +68,24 @@ static uint64_t sum_of(const struct tensor_out *t, size_t n)
     return h;
 }
 
-static int write_parts(int fd, const struct strbuf *header, const struct tensor_out *t, size_t n,
-                       bool checksum)
-{
-    uint64_t len = header->len, sum = checksum ? sum_of(t, n) : 0;
-    if (write_all(fd, &len, sizeof(len)) < 0 || write_all(fd, header->s, header->len) < 0)
-        return -1;
-    if (checksum && write_all(fd, &sum, sizeof(sum)) < 0)
-        return -1;
-    for (size_t i = 0; i < n; i++) {
-        size_t bytes = 0;
-        if (!out_bytes(&t[i], &bytes) || write_all(fd, t[i].data, bytes) < 0)
-            return -1;
-    }
-    return fsync(fd);
-}
-
-static void sync_folder_of(char *path)
-{
-    char *slash = strrchr(path, '/');
-    if (slash)
-        slash[slash == path] = '\0';
-    _cleanup_fd_ int fd = open(slash ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0)
-        (void)fsync(fd);
-}
-
 int tensor_file_write(const char *path, const struct tensor_out *t, size_t n, bool checksum,
                       struct error *err)
 {
-    _cleanup_strbuf_ struct strbuf header = {0}, tmp = {0};
-    if (make_header(&header, t, n, checksum) < 0 ||
-        strbuf_addf(&tmp, "%s.tmp-%ld", path, (long)getpid()) < 0)
+    _cleanup_strbuf_ struct strbuf header = {0};
+    _cleanup_free_ struct iovec *parts = mem_calloc(n + 3, sizeof(*parts));
+    if (!parts || make_header(&header, t, n, checksum) < 0)
         return ERR_NOMEM(err);
-    (void)unlink(tmp.s); /* of a process with our number that died */
-    _cleanup_fd_ int fd = open(tmp.s, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (fd < 0)
-        return ERR(err, IO, "%s: cannot create: %s", tmp.s, strerror(errno));
-    if (write_parts(fd, &header, t, n, checksum) < 0 || rename(tmp.s, path) < 0) {
-        int saved = errno;
-        (void)unlink(tmp.s);
-        return ERR(err, IO, "%s: cannot write: %s", path, strerror(saved));
+    uint64_t len = header.len, sum = checksum ? sum_of(t, n) : 0;
+    size_t m = 0;
+    parts[m++] = (struct iovec){&len, sizeof(len)};
+    parts[m++] = (struct iovec){header.s, header.len};
+    if (checksum)
+        parts[m++] = (struct iovec){&sum, sizeof(sum)};
+    for (size_t i = 0; i < n; i++, m++) {
+        parts[m].iov_base = (void *)(uintptr_t)t[i].data;
+        (void)out_bytes(&t[i], &parts[m].iov_len); /* make_header saw that it can be counted */
     }
-    strbuf_clear(&tmp);
-    if (strbuf_adds(&tmp, path) == 0)
-        sync_folder_of(tmp.s);
-    return 0;
+    return file_write_parts(path, parts, m, err);
 }
 
 int tensor_file_sum(const struct safetensors *s, uint64_t *ret_have, uint64_t *ret_want,
