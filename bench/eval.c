@@ -100,10 +100,7 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
         e->svg = arg;
         return 0;
     case OPT_CHAT_FORMAT:
-        if (!chat_format_parse(arg, &e->format))
-            return ERR(err, INVALID, "\"%s\" is not chatml, qwen3, smollm2 or llama3", arg);
-        e->format_given = true;
-        return 0;
+        return engine_option_chat_format(arg, &e->format, &e->format_given, err);
     case OPT_NO_THINKING:
         e->thinking = 0;
         return 0;

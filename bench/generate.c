@@ -190,10 +190,7 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
         return r < 0 ? r : 0;
     switch (id) {
     case OPT_CHAT_FORMAT:
-        if (!chat_format_parse(arg, &g->format))
-            return ERR(err, INVALID, "\"%s\" is not chatml, qwen3, smollm2 or llama3", arg);
-        g->format_given = true;
-        return 0;
+        return engine_option_chat_format(arg, &g->format, &g->format_given, err);
     case OPT_SYSTEM:
         g->system = arg;
         return 0;

@@ -122,12 +122,19 @@ int cpu_scratch_layout(const struct model_config *c, const struct backend_option
                        unsigned n_threads, void *base, struct cpu_scratch *s,
                        struct cpu_thread *threads, size_t *ret_bytes);
 
-/* backend_cpu_drafter.c; the first three are shared with the CUDA backend. */
+/* backend_cpu_drafter.c; the first four are shared with the CUDA backend. */
 int cpu_drafter_options(const struct backend_options *o, enum backend_dtype dtype,
                         struct backend_options *ret, struct error *err);
 struct model_tensor cpu_picked_head(const struct model_tensor *head, uint32_t n, void *data);
-struct drafter_config;
-void cpu_pick_rows(const struct model_tensor *head, const struct drafter_config *d, char *out);
+/* What a drafter's logits come from: its own head, or the rows of the target's that it drafts from, in
+ * *p until picked_head_done(); NULL: the target's head as it is. */
+struct picked_head {
+    struct model_tensor tensor;
+    char *rows;
+};
+int cpu_drafter_head(const struct model_file *f, const struct model_tensor *of_target,
+                     struct picked_head *p, const struct model_tensor **ret, struct error *err);
+void picked_head_done(struct picked_head *p);
 int cpu_plan_drafter(const struct model_file *target, const struct model_file *f,
                      const struct backend_options *o, enum backend_dtype dtype,
                      struct backend_memory *ret, struct error *err);

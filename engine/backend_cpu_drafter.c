@@ -37,11 +37,27 @@ struct model_tensor cpu_picked_head(const struct model_tensor *head, uint32_t n,
     return t;
 }
 
-void cpu_pick_rows(const struct model_tensor *head, const struct drafter_config *d, char *out)
+int cpu_drafter_head(const struct model_file *f, const struct model_tensor *of_target,
+                     struct picked_head *p, const struct model_tensor **ret, struct error *err)
 {
-    size_t row = head->bytes / head->dims[0];
+    const struct drafter_config *d = model_file_config(f)->drafter;
+    const size_t row = of_target->bytes / of_target->dims[0];
+    *ret = model_file_tensor(f, MT_HEAD, 0);
+    if (*ret || !d->target_ids)
+        return 0;
+    p->rows = mem_array(d->draft_vocab, row);
+    if (!p->rows)
+        return ERR_NOMEM(err);
     for (uint32_t i = 0; i < d->draft_vocab; i++)
-        memcpy(out + i * row, (const char *)head->data + d->target_ids[i] * row, row);
+        memcpy(p->rows + i * row, (const char *)of_target->data + d->target_ids[i] * row, row);
+    p->tensor = cpu_picked_head(of_target, d->draft_vocab, p->rows);
+    *ret = &p->tensor;
+    return 0;
+}
+
+void picked_head_done(struct picked_head *p)
+{
+    mem_free(p->rows);
 }
 
 int cpu_plan_drafter(const struct model_file *target, const struct model_file *f,
@@ -66,11 +82,8 @@ int cpu_plan_drafter(const struct model_file *target, const struct model_file *f
 int cpu_load_drafter(struct backend_model *m, struct model_file *f, enum backend_dtype dtype,
                      struct backend_model **ret, struct error *err)
 {
-    const struct drafter_config *d = model_file_config(f)->drafter;
-    const struct model_tensor *head = model_file_tensor(f, MT_HEAD, 0);
-    const struct model_tensor *of_target = model_file_tensor(m->file, MT_HEAD, 0);
-    struct model_tensor picked;
-    _cleanup_free_ char *rows = NULL;
+    const struct model_tensor *head = NULL;
+    _cleanup_(picked_head_done) struct picked_head picked = {0};
     struct backend_model *x = mem_zalloc(sizeof(*x));
     if (!x)
         return ERR_NOMEM(err);
@@ -82,16 +95,8 @@ int cpu_load_drafter(struct backend_model *m, struct model_file *f, enum backend
     x->embed = model_file_tensor(f, MT_EMBED, 0);
     x->scale = (float)(1.0 / __builtin_sqrt((double)x->cfg.head_dim));
     int r = cpu_drafter_options(&m->opt, dtype, &x->opt, err);
-    if (r == 0 && !head && d->target_ids) {
-        rows = mem_array(d->draft_vocab, of_target->bytes / of_target->dims[0]);
-        if (rows) {
-            cpu_pick_rows(of_target, d, rows);
-            picked = cpu_picked_head(of_target, d->draft_vocab, rows);
-            head = &picked;
-        } else {
-            r = ERR_NOMEM(err);
-        }
-    }
+    if (r == 0)
+        r = cpu_drafter_head(f, model_file_tensor(m->file, MT_HEAD, 0), &picked, &head, err);
     if (r == 0)
         r = cpu_load_into(x, head, NULL, NULL, err);
     if (r < 0) {

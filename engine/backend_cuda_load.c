@@ -252,10 +252,9 @@ int cuda_load_drafter(struct backend_model *target, struct model_file *f, enum b
 {
     struct cuda_model *t = cuda_of(target);
     const struct drafter_config *d = model_file_config(f)->drafter;
-    const struct model_tensor *head = model_file_tensor(f, MT_HEAD, 0);
+    const struct model_tensor *head = NULL;
     const struct model_tensor *of_target = model_file_tensor(t->file, MT_HEAD, 0);
-    struct model_tensor picked;
-    _cleanup_free_ char *rows = NULL;
+    _cleanup_(picked_head_done) struct picked_head picked = {0};
     struct cuda_model *m = mem_zalloc(sizeof(*m));
     if (!m)
         return ERR_NOMEM(err);
@@ -273,16 +272,8 @@ int cuda_load_drafter(struct backend_model *target, struct model_file *f, enum b
     int r = cpu_drafter_options(&t->opt, dtype, &m->opt, err);
     if (r == 0)
         r = dcu_error(m->api, m->api->device_use(m->opt.device), err, "the device");
-    if (r == 0 && !head && d->target_ids) {
-        rows = mem_array(d->draft_vocab, of_target->bytes / of_target->dims[0]);
-        if (rows) {
-            cpu_pick_rows(of_target, d, rows);
-            picked = cpu_picked_head(of_target, d->draft_vocab, rows);
-            head = &picked;
-        } else {
-            r = ERR_NOMEM(err);
-        }
-    }
+    if (r == 0)
+        r = cpu_drafter_head(f, of_target, &picked, &head, err);
     if (r == 0)
         r = load_into(m, head, head ? 0 : head_form(of_target, &t->opt), NULL, NULL, err);
     if (r < 0) {

@@ -95,6 +95,15 @@ int engine_options_set(struct engine_options *e, int id, const char *arg, struct
     }
 }
 
+int engine_option_chat_format(const char *arg, enum chat_format *ret, bool *given,
+                              struct error *err)
+{
+    if (!chat_format_parse(arg, ret))
+        return ERR(err, INVALID, "\"%s\" is not chatml, qwen3, smollm2 or llama3", arg);
+    *given = true;
+    return 0;
+}
+
 int engine_options_tier(struct engine_options *e, struct error *err)
 {
     if (e->drafter_dtype_given && !e->config.drafter)

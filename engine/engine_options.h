@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "engine/chat.h"
 #include "engine/engine.h"
 
 struct engine_options {
@@ -29,6 +30,9 @@ extern const struct option_def engine_option_defs[];
 void engine_options_init(struct engine_options *e);
 /* 1 when id is one of them and was taken, 0 when it is another's, negative on error. */
 int engine_options_set(struct engine_options *e, int id, const char *arg, struct error *err);
+/* The value of a program's own --chat-format; *given tells that there was one. */
+int engine_option_chat_format(const char *arg, enum chat_format *ret, bool *given,
+                              struct error *err);
 /* After the options: what has to stand together; the tier of DEDIT_CPU_TIER unless --tier was given, the
  * number of threads. */
 int engine_options_tier(struct engine_options *e, struct error *err);

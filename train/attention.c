@@ -234,13 +234,21 @@ static void probabilities(struct group *g)
 struct attn_job {
     struct train_work *w;
     uint32_t layer;
+    void (*run)(struct group *g);
 };
 
-static void forward_piece(void *arg, size_t a, size_t b, unsigned tid)
+static void group_forward(struct group *g)
+{
+    struct train_layer *l = &g->w->layer[g->layer];
+    probabilities(g);
+    times(g, g->dq, g->p, g->w->ctx[g->layer].v, l->v);
+    scatter(g, l->attn, g->dq);
+}
+
+static void piece(void *arg, size_t a, size_t b, unsigned tid)
 {
     const struct attn_job *j = arg;
     const uint32_t heads = j->w->m->shape.kv_heads;
-    struct train_layer *l = &j->w->layer[j->layer];
     for (size_t i = a; i < b; i++) {
         struct group g = {.w = j->w,
                           .layer = j->layer,
@@ -250,9 +258,7 @@ static void forward_piece(void *arg, size_t a, size_t b, unsigned tid)
         g.block0 = j->w->item_block0[g.item];
         for (; g.block0 < j->w->item_block0[g.item + 1]; g.block0 += g.n_blocks) {
             open_group(&g, j->w->attn_mem[tid]);
-            probabilities(&g);
-            times(&g, g.dq, g.p, j->w->ctx[j->layer].v, l->v);
-            scatter(&g, l->attn, g.dq);
+            j->run(&g);
         }
     }
 }
@@ -273,9 +279,9 @@ static double operations(const struct train_work *w, double products)
 
 void train_attention(struct train_work *w, uint32_t layer)
 {
-    struct attn_job j = {.w = w, .layer = layer};
+    struct attn_job j = {.w = w, .layer = layer, .run = group_forward};
     w->par->flops += operations(w, 2);
-    par_rows(w->par, (size_t)w->batch->n_items * w->m->shape.kv_heads, 1, forward_piece, &j);
+    par_rows(w->par, (size_t)w->batch->n_items * w->m->shape.kv_heads, 1, piece, &j);
 }
 
 static void group_back(struct group *g)
@@ -304,30 +310,12 @@ static void group_back(struct group *g)
     spread(g, g->p, g->q, c->dk, w->dkb);
 }
 
-static void back_piece(void *arg, size_t a, size_t b, unsigned tid)
-{
-    const struct attn_job *j = arg;
-    const uint32_t heads = j->w->m->shape.kv_heads;
-    for (size_t i = a; i < b; i++) {
-        struct group g = {.w = j->w,
-                          .layer = j->layer,
-                          .item = (uint32_t)(i / heads),
-                          .kv_head = (uint32_t)(i % heads),
-                          .scratch = j->w->par->scratch[tid]};
-        g.block0 = j->w->item_block0[g.item];
-        for (; g.block0 < j->w->item_block0[g.item + 1]; g.block0 += g.n_blocks) {
-            open_group(&g, j->w->attn_mem[tid]);
-            group_back(&g);
-        }
-    }
-}
-
 void train_attention_back(struct train_work *w, uint32_t layer)
 {
-    struct attn_job j = {.w = w, .layer = layer};
+    struct attn_job j = {.w = w, .layer = layer, .run = group_back};
     size_t kv = (size_t)w->n_blocks * w->m->shape.window * train_kv_width(&w->m->shape);
     memset(w->dkb, 0, kv * sizeof(float));
     memset(w->dv, 0, kv * sizeof(float));
     w->par->flops += operations(w, 5);
-    par_rows(w->par, (size_t)w->batch->n_items * w->m->shape.kv_heads, 1, back_piece, &j);
+    par_rows(w->par, (size_t)w->batch->n_items * w->m->shape.kv_heads, 1, piece, &j);
 }

@@ -200,21 +200,6 @@ static int begin_answer(struct author *a, struct talk *t, struct error *err)
 
 /* ---- the end ------------------------------------------------------------------------------------- */
 
-static int add_span(struct data_record *r, uint32_t begin, uint32_t end, struct error *err)
-{
-    if (r->n_spans == r->spans_cap) {
-        uint32_t cap = r->spans_cap ? 2 * r->spans_cap : 4;
-        struct data_span *grown = mem_realloc_array(r->spans, cap, sizeof(*grown));
-        if (!grown)
-            return ERR_NOMEM(err);
-        r->spans = grown;
-        r->spans_cap = cap;
-    }
-    r->spans[r->n_spans++] = (struct data_span){begin, end};
-    r->n_supervised += end - begin;
-    return 0;
-}
-
 static int messages_json(struct talk *t, struct error *err)
 {
     json_auto_t *list = json_array();
@@ -247,7 +232,7 @@ static int finish(struct talk *t, struct error *err)
         if ((uint64_t)w->begin + w->n > r->ids.len ||
             memcmp(r->ids.ids + w->begin, w->ids, w->n * sizeof(*w->ids)) != 0)
             continue;
-        if ((k = add_span(r, w->begin, w->begin + w->n, err)) < 0)
+        if ((k = data_record_add_span(r, (struct data_span){w->begin, w->begin + w->n}, err)) < 0)
             return k;
     }
     memcpy(r->kind, t->plan.kind, sizeof(r->kind));

@@ -89,10 +89,8 @@ int compose_set(struct compose *c, int id, const char *arg, struct error *err)
         r = option_u32(arg, 0, 86400, &c->sync_s, err);
         break;
     case COMPOSE_OPT_CHAT_FORMAT:
-        if (!chat_format_parse(arg, &c->author.format))
-            return ERR(err, INVALID, "\"%s\" is not chatml, qwen3, smollm2 or llama3", arg);
-        c->format_given = true;
-        return 1;
+        r = engine_option_chat_format(arg, &c->author.format, &c->format_given, err);
+        return r < 0 ? r : 1;
     case COMPOSE_OPT_RAW:
         c->author.raw = true;
         return 1;

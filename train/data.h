@@ -60,6 +60,8 @@ struct data_record {
     uint64_t seed, number; /* "seed", "n" */
 };
 void data_record_done(struct data_record *r);
+/* Tokens [begin, end) are the model's own.  NOMEM. */
+int data_record_add_span(struct data_record *r, struct data_span s, struct error *err);
 #define _cleanup_record_ _cleanup_(data_record_done)
 
 /* What a file's first line says about all of it. */

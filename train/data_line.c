@@ -72,7 +72,7 @@ static int read_ids(const struct js_obj *o, uint32_t vocab_size, struct data_rec
     return 0;
 }
 
-static int add_span(struct data_record *r, struct data_span s, struct error *err)
+int data_record_add_span(struct data_record *r, struct data_span s, struct error *err)
 {
     if (r->n_spans == r->spans_cap) {
         uint32_t cap = r->spans_cap ? 2 * r->spans_cap : 4;
@@ -113,7 +113,7 @@ static int read_spans(const struct js_obj *o, struct data_record *ret, struct er
                 "not overlap and end inside the %zu ids",
                 o->file, i, (long long)begin, (long long)end, ret->ids.len);
         last = end;
-        r = add_span(ret, (struct data_span){(uint32_t)begin, (uint32_t)end}, err);
+        r = data_record_add_span(ret, (struct data_span){(uint32_t)begin, (uint32_t)end}, err);
         if (r < 0)
             return r;
     }
