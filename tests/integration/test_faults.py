@@ -35,6 +35,22 @@ def settled(d, connections=1):
     d.wait_metric("dedit_kv_cache_usage_perc", 0)
 
 
+def steady(read):
+    """What read() returns once it has stayed the same for a while: what the daemon lets go of is gone."""
+    value, since = read(), time.monotonic()
+    while time.monotonic() - since < 0.5:
+        time.sleep(0.02)
+        now = read()
+        if now != value:
+            value, since = now, time.monotonic()
+    return value
+
+
+def address_space(pid):
+    with open("/proc/%d/statm" % pid) as f:
+        return int(f.read().split()[0]) * 4096
+
+
 class Good:
     """A client whose answers must not change, whatever others do."""
 
@@ -269,18 +285,18 @@ def ipc_01_no_room_for_shared_memory():
     if SLOW == 1:
         c.close()
         c = d.client()
-        with open("/proc/%d/statm" % pid) as f:
-            pages = int(f.read().split()[0])
+        size = steady(lambda: address_space(pid))  # the ring of the closed connection is unmapped
         old = resource.prlimit(pid, resource.RLIMIT_AS)
-        resource.prlimit(pid, resource.RLIMIT_AS, (pages * 4096 + (1 << 20), old[1]))
+        resource.prlimit(pid, resource.RLIMIT_AS, (size + (1 << 20), old[1]))
         refused("io", ["mapping"], c.submit, big)
         good.check()
         resource.prlimit(pid, resource.RLIMIT_AS, old)
         assert len(c.ids(c.submit(big))[0]) == 4
     old = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     d2 = d.client()
-    highest = max(int(x) for x in os.listdir("/proc/%d/fd" % pid))
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + 1, old[1]))
+    taken = steady(lambda: sorted(int(x) for x in os.listdir("/proc/%d/fd" % pid)))
+    free = next(n for n in range(len(taken) + 1) if n not in taken)  # a gap would let one more in
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (free, old[1]))
     refused("limit-exceeded", ["open files"], d2.submit, big)
     late = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     late.connect(d.path)  # it waits in the backlog
