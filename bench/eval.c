@@ -21,6 +21,7 @@ enum {
     OPT_CLIENTS,
     OPT_CSV,
     OPT_SVG,
+    OPT_ANSWERS,
     OPT_CHAT_FORMAT,
     OPT_NO_THINKING,
     OPT_QUIET,
@@ -47,6 +48,7 @@ static const struct option_def eval_opts[] = {
      "so many prompts at once; tokens a second are compared\n(default: one after the other)"},
     {OPT_CSV, "csv", "FILE", "write all figures there"},
     {OPT_SVG, "svg", "FILE", "draw the speed-ups there"},
+    {OPT_ANSWERS, "answers", "FILE", "write each answer's figures there"},
     {OPT_CHAT_FORMAT, "chat-format", "F",
      "chatml, qwen3, smollm2 or llama3\n(default: told by the model's template)"},
     {OPT_NO_THINKING, "no-thinking", NULL, "qwen3: close the thinking block at once"},
@@ -98,6 +100,9 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
         return 0;
     case OPT_SVG:
         e->svg = arg;
+        return 0;
+    case OPT_ANSWERS:
+        e->answers = arg;
         return 0;
     case OPT_CHAT_FORMAT:
         return engine_option_chat_format(arg, &e->format, &e->format_given, err);
@@ -169,10 +174,13 @@ static int run(const struct bench_command *c, int argc, char **argv)
         eval_costs(&e, stdout);
         if (e.random)
             eval_predictions(&e, stdout);
+        r = eval_pairs(&e, stdout, &err);
         eval_bars(&e, stdout);
     }
     if (r == 0 && e.csv)
         r = eval_csv(&e, &err);
+    if (r == 0 && e.answers)
+        r = eval_answers(&e, e.answers, &err);
     if (r == 0 && e.svg)
         r = eval_svg(&e, e.svg, &err);
     for (unsigned i = 0; i < e.n_suites; i++)

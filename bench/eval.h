@@ -21,7 +21,7 @@
 /* Seconds of the calls that a round is made of, added up. */
 struct eval_parts {
     unsigned n;
-    double pass, verify, inject; /* verify: of plain decoding, its one row */
+    double pass, verify, inject; /* means; verify: of plain decoding, its one row */
 };
 
 /* One way to decode.  Setting 0 of a temperature is plain decoding. */
@@ -44,6 +44,7 @@ struct eval_result {
     double *tau;  /* tokens of a round, bonus included, mean of the response */
     double *tpot; /* seconds a token after the first */
     uint64_t tokens, rounds, committed, drafted, accepted, passes;
+    uint64_t plain; /* rounds, of those, that had no draft */
     uint64_t after[DRAFT_MAX_PASSES]; /* drafts that agree with the text, by pass */
     uint64_t helpful, harmful;
     double draft_s, verify_s, round_s; /* round_s: all time after the first token */
@@ -68,7 +69,7 @@ struct eval {
     uint32_t samples, max_prompt, max_tokens, turns, warmup, clients;
     uint64_t seed;
     float temperature;
-    const char *csv, *svg;
+    const char *csv, *svg, *answers;
     const char *random; /* shape with random weights, or NULL */
     enum dk_type type;
     uint32_t layers, drafter_layers, draft_vocab, prompt_tokens;
@@ -141,6 +142,10 @@ int eval_time_parts(struct eval *e, struct engine *en, unsigned j, const struct 
 void eval_predict(struct eval *e);
 void eval_predictions(const struct eval *e, FILE *f);
 int eval_csv(const struct eval *e, struct error *err);
+/* Settings with and without the target's noise, by pairs of answers (eval_pairs.c). */
+int eval_pairs(const struct eval *e, FILE *f, struct error *err);
+/* Every answer, a line each. */
+int eval_answers(const struct eval *e, const char *path, struct error *err);
 /* Speed-ups as bars. */
 void eval_bars(const struct eval *e, FILE *f);
 int eval_svg(const struct eval *e, const char *path, struct error *err);

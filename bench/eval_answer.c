@@ -120,6 +120,7 @@ int eval_count(struct eval_result *r, const struct eval_answer *a, struct error 
         (double)(a->usage.total_ns - a->usage.first_token_ns) * 1e-9 / (double)(n - 1);
     r->tokens += n;
     r->rounds += rounds ? rounds : n - 1;
+    r->plain += rounds ? d->plain_rounds : n - 1;
     r->committed += rounds ? committed : n - 1;
     r->drafted += d->drafted;
     r->accepted += d->accepted;

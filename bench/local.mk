@@ -16,6 +16,7 @@ bench_dedit_bench_SOURCES = \
 	%D%/eval.h \
 	%D%/eval_answer.c \
 	%D%/eval_clients.c \
+	%D%/eval_pairs.c \
 	%D%/eval_plot.c \
 	%D%/eval_predict.c \
 	%D%/eval_report.c \

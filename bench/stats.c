@@ -2,6 +2,7 @@
 #include "bench/stats.h"
 
 #include <math.h>
+#include <stdint.h>
 #include <stdlib.h>
 
 static int ascending(const void *a, const void *b)
@@ -22,6 +23,28 @@ struct stats stats_of(double *x, size_t n)
         .lo = x[l],
         .hi = x[h > 0 ? h - 1 : 0],
     };
+}
+
+#define RESAMPLES 2000u
+
+struct stats stats_mean(const double *x, size_t n)
+{
+    double means[RESAMPLES], sum = 0;
+    uint64_t state = 1;
+    for (size_t i = 0; i < n; i++)
+        sum += x[i];
+    for (unsigned k = 0; k < RESAMPLES; k++) {
+        means[k] = 0;
+        for (size_t i = 0; i < n; i++) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            means[k] += x[(size_t)((state >> 33) % n)];
+        }
+        means[k] /= (double)n;
+    }
+    qsort(means, RESAMPLES, sizeof(*means), ascending);
+    return (struct stats){.median = sum / (double)n,
+                          .lo = means[RESAMPLES / 40],
+                          .hi = means[RESAMPLES - 1 - RESAMPLES / 40]};
 }
 
 struct stats stats_ratio(const double *x, const double *y, size_t n, double *work)

@@ -12,3 +12,5 @@ struct stats {
 struct stats stats_of(double *x, size_t n);
 /* Median of x[i] / y[i], the pairs being of one round each.  work: n doubles. */
 struct stats stats_ratio(const double *x, const double *y, size_t n, double *work);
+/* Mean, in `median`'s place, and its 95 % interval by a bootstrap that is the same every time; n >= 1. */
+struct stats stats_mean(const double *x, size_t n);
