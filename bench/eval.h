@@ -135,9 +135,9 @@ double eval_speedup(const struct eval_suite *s, const struct eval *e, unsigned s
 void eval_table(const struct eval *e, FILE *f);
 /* Where the time goes: a pass, a verification, and what is left of a round. */
 void eval_costs(const struct eval *e, FILE *f);
-/* With --random: the calls that setting j's rounds are made of, after an answer; then speed-ups by the cost
- * model, and their table. */
-int eval_time_parts(struct eval *e, struct engine *en, unsigned j, const struct eval_answer *a,
+/* With --random: the calls that the settings' rounds are made of, after their answers; then speed-ups by the
+ * cost model, and their table. */
+int eval_time_parts(struct eval *e, struct engine *en, const struct eval_answer *a,
                     struct error *err);
 void eval_predict(struct eval *e);
 void eval_predictions(const struct eval *e, FILE *f);

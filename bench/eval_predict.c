@@ -7,29 +7,43 @@
  *     speed-up = tau * t(1) / (t_inject(tau) + K * t_pass(W) + t(W))
  *
  * and rounds without a draft, as an answer's last one may be, take t(1).
- * The times are those of the calls alone, at the context of the middle of an answer, measured after each
- * answer, so that what disturbs the machine disturbs both; means, as the rounds' are.  W of the
- * verification and tau are the run's own means: made-up acceptance is drawn, and an answer's last rounds
- * have fewer rows.  So are the passes: a round whose draft came back stops.
+ * The times are those of the calls alone, at the context of the middle of an answer.  After each prompt the
+ * calls of all settings are made in turn, TIMES times, so that a burst of somebody else's work meets all of
+ * them; the middle half of each counts.  W of the verification and tau are the run's own means: made-up
+ * acceptance is drawn, and an answer's last rounds have fewer rows.  So are the passes: a round whose draft
+ * came back stops.
  */
 #include <stdio.h>
+#include <stdlib.h>
 
+#include "base/alloc.h"
 #include "bench/eval.h"
 #include "engine/drafter_file.h"
 
 #define TIMES 8u
 
-/* Mean of calls with `rows` rows on the mean, which need not be whole. */
-static int seconds(const struct eval *e, struct engine *en, enum engine_call call, double rows,
-                   double *ret, struct error *err)
+enum part { PASS, VERIFY, INJECT, PARTS };
+
+/* The calls of one setting's rounds; no rows: it has no such call. */
+struct timing {
+    double rows[PARTS]; /* mean, which need not be whole */
+    double s[PARTS][TIMES];
+};
+
+static int ascending(const void *a, const void *b)
 {
-    uint64_t sum = 0, ns = 0;
-    int r = 0;
-    for (unsigned i = 0; i < TIMES && r == 0; i++, sum += ns)
-        r = engine_time_call(en, call, (uint32_t)(rows + (i + 0.5) / TIMES),
-                             e->prompt_tokens + e->max_tokens / 2, 1, &ns, err);
-    *ret = (double)sum * 1e-9 / TIMES;
-    return r;
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Mean of the middle half. */
+static double middle(double x[TIMES])
+{
+    double sum = 0;
+    qsort(x, TIMES, sizeof(*x), ascending);
+    for (unsigned i = TIMES / 4; i < TIMES - TIMES / 4; i++)
+        sum += x[i];
+    return sum / (TIMES - 2 * (TIMES / 4));
 }
 
 /* Rows of a round's block. */
@@ -44,29 +58,61 @@ static bool has_model(const struct eval_setting *t)
            t->drafting.method == DRAFT_DDTREE;
 }
 
-int eval_time_parts(struct eval *e, struct engine *en, unsigned j, const struct eval_answer *a,
+static void rows_of(const struct eval_setting *t, const struct engine *en,
+                    const struct engine_drafting *d, double rows[PARTS])
+{
+    const double rounds = (double)d->rounds;
+    if (t->drafting.method == DRAFT_AR) {
+        rows[VERIFY] = 1;
+    } else if (has_model(t) && d->rounds) {
+        rows[PASS] = block_rows(t, en);
+        rows[VERIFY] = 1 + (double)d->drafted / rounds;
+        rows[INJECT] = (double)d->committed / rounds;
+    }
+}
+
+/* The i-th call of each part. */
+static int time_once(const struct eval *e, struct engine *en, struct timing *t, unsigned i,
+                     struct error *err)
+{
+    static const enum engine_call calls[PARTS] = {ENGINE_CALL_DRAFTER, ENGINE_CALL_TARGET,
+                                                  ENGINE_CALL_INJECT};
+    /* Bit by bit reversed: sizes beside a mean that is not whole come in no order. */
+    const double part = ((i & 1u) * 4 + (i & 2u) + (i >> 2) + 0.5) / TIMES;
+    for (unsigned k = 0; k < PARTS; k++) {
+        uint64_t ns = 0;
+        if (!(t->rows[k] > 0))
+            continue;
+        int r = engine_time_call(en, calls[k], (uint32_t)(t->rows[k] + part),
+                                 e->prompt_tokens + e->max_tokens / 2, 1, &ns, err);
+        if (r < 0)
+            return r;
+        t->s[k][i] = (double)ns * 1e-9;
+    }
+    return 0;
+}
+
+int eval_time_parts(struct eval *e, struct engine *en, const struct eval_answer *a,
                     struct error *err)
 {
-    struct eval_setting *t = &e->settings[j];
-    const struct engine_drafting *d = &a->usage.drafting;
-    struct eval_parts p = {.n = t->parts.n + 1};
-    const double rounds = (double)d->rounds;
-    int r = 0;
-    if (t->drafting.method == DRAFT_AR) {
-        r = seconds(e, en, ENGINE_CALL_TARGET, 1, &p.verify, err);
-    } else if (has_model(t) && d->rounds) {
-        r = seconds(e, en, ENGINE_CALL_DRAFTER, block_rows(t, en), &p.pass, err);
-        if (r == 0)
-            r = seconds(e, en, ENGINE_CALL_TARGET, 1 + (double)d->drafted / rounds, &p.verify, err);
-        if (r == 0)
-            r = seconds(e, en, ENGINE_CALL_INJECT, (double)d->committed / rounds, &p.inject, err);
+    _cleanup_free_ struct timing *t = mem_calloc(e->n_settings, sizeof(*t));
+    if (!t)
+        return ERR_NOMEM(err);
+    for (unsigned j = 0; j < e->n_settings; j++)
+        rows_of(&e->settings[j], en, &a[j].usage.drafting, t[j].rows);
+    for (unsigned i = 0; i < TIMES; i++)
+        for (unsigned j = 0; j < e->n_settings; j++) {
+            int r = time_once(e, en, &t[j], i, err);
+            if (r < 0)
+                return error_prefix(err, r, "%s", e->settings[j].name);
+        }
+    for (unsigned j = 0; j < e->n_settings; j++) {
+        struct eval_parts *p = &e->settings[j].parts;
+        p->n++;
+        p->pass += middle(t[j].s[PASS]);
+        p->verify += middle(t[j].s[VERIFY]);
+        p->inject += middle(t[j].s[INJECT]);
     }
-    if (r < 0)
-        return error_prefix(err, r, "%s", t->name);
-    p.pass += t->parts.pass;
-    p.verify += t->parts.verify;
-    p.inject += t->parts.inject;
-    t->parts = p;
     return 0;
 }
 

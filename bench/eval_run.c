@@ -49,11 +49,11 @@ static int turn(struct eval *e, struct engine *en, struct eval_suite *s, size_t 
         r = eval_ask(en, e, &e->settings[j], ids, seed, &a[j], &eval_interrupted, err);
         if (r == 0 && counted && !eval_interrupted)
             r = eval_count(&s->results[j], &a[j], err);
-        if (r == 0 && counted && e->random && !eval_interrupted)
-            r = eval_time_parts(e, en, j, &a[j], err);
         if (r == 0 && !eval_interrupted)
             eval_compare(e, s, prompt, j, &a[j], &a[e->settings[j].baseline]);
     }
+    if (r == 0 && counted && e->random && !eval_interrupted)
+        r = eval_time_parts(e, en, a, err);
     if (r == 0) {
         *ret_text = mem_strndup(a[0].text.s ? a[0].text.s : "", a[0].text.len);
         if (!*ret_text)
