@@ -10,8 +10,8 @@ random() {
     status 0 "$bench" eval $small --samples 3 --max-tokens 24 --csv "$scratch/csv" --svg "$scratch/svg" \
         --setting dflash,w=8,tau=3 --setting dedit,w=8,k=2,t=0.7 --setting ddtree,w=6,n=20 \
         --setting ngram,t=0.7 --setting dedit,k=3,causal,rejection,t=1 || return 1
-    # The cost model's line of each setting with a drafter.
-    [ "$(sed -n '/^cost model/,/^$/p' "$scratch/out" | wc -l)" -eq 6 ] || { cat "$scratch/out"; return 1; }
+    # The cost model's line of each setting with a drafter, and of ar at each temperature.
+    [ "$(sed -n '/^cost model/,/^$/p' "$scratch/out" | wc -l)" -eq 9 ] || { cat "$scratch/out"; return 1; }
     for word in ar ar,t=0.7 ar,t=1 dflash,w=8,tau=3 ddtree,w=6,n=20; do
         grep -q "^$word " "$scratch/out" || { cat "$scratch/out"; return 1; }
     done
@@ -44,6 +44,30 @@ formatted() {
     status 2 "$bench" eval "$@" --chat-format latin "$scratch/p.jsonl" && grep -q latin "$scratch/err"
 }
 ok 'a model without a chat template: --chat-format' formatted
+# With the target's noise and without: the same answers, one line for each such pair of settings.
+noise() {
+    for i in 1 2 3 4 5 6; do echo "{\"prompt\": \"hello $i\"}"; done > "$scratch/n.jsonl"
+    status 0 "$bench" eval --model "$golden/drafter/target" --drafter "$golden/drafter/fitted" --samples 0 --max-tokens 12 \
+        --chat-format chatml --temperature 1 --quiet --setting dflash --setting dflash,no-noise --setting dflash,no-noise,t=0.5 \
+        --setting ddtree,n=5,no-noise --setting ddtree,n=5 --answers "$scratch/answers" "$scratch/n.jsonl" || return 1
+    python3 - "$scratch/answers" "$scratch/out" << 'X'
+import csv, re, sys
+tau = {}
+for r in csv.DictReader(open(sys.argv[1])):
+    assert r["suite"] == "n" and float(r["ms_per_token"]) > 0, r
+    tau.setdefault(r["setting"], []).append(float(r["tau"]))
+assert len(tau) == 7 and all(len(t) == 6 for t in tau.values()), tau
+table = re.search(r"^the target's noise.*\n((?:.+\n)+)", open(sys.argv[2]).read(), re.M).group(1).splitlines()
+assert [l.split()[0] for l in table] == ["dflash", "ddtree,n=5"], table
+for line in table:
+    name, n, with_, without, diff, interval = line.split()
+    lo, hi = map(float, interval.split(".."))
+    mean = [sum(tau[s]) / 6 for s in (name, name + ",no-noise")]
+    assert n == "6" and abs(float(with_) - mean[0]) < 1e-3 and abs(float(without) - mean[1]) < 1e-3, line
+    assert abs(float(diff) - (mean[0] - mean[1])) < 1.1e-3 and lo <= float(diff) <= hi, line
+X
+}
+ok 'the noise of the target in the drafter, by pairs of answers' noise
 ok 'controller: one temperature' error 2 'controller --setting ngram,t=1 x.jsonl' 'temperature'
 ok 'controller: no made-up acceptance' error 2 'controller --setting dflash,w=8,tau=3 x.jsonl' 'made-up'
 ok 'no suite' error 2 'eval --setting ngram' 'no suite is named'
