@@ -162,7 +162,7 @@ void sink_round(struct job *j, const struct engine_round *info)
         const float one = 1;
         memcpy(accepted, info->accepted_after, passes * sizeof *accepted);
         memcpy(confidence, &one, sizeof one);
-        memcpy(confidence + 1, info->confidence, (w - 1) * sizeof(float));
+        memcpy(confidence + 1, info->confidence[passes - 1], (w - 1) * sizeof(float));
     }
     for (uint32_t i = 0; i < passes; i++)
         memcpy(draft + (size_t)i * w + 1, info->tokens[i], (w - 1) * sizeof *draft);

@@ -286,7 +286,7 @@ static void finish_pass(struct draft_round *r, const struct pick *picks)
 {
     for (uint32_t k = 0; k + 1 < r->window; k++) {
         r->tokens[r->pass][k] = picks[k].token;
-        r->confidence[k] = picks[k].confidence;
+        r->confidence[r->pass][k] = picks[k].confidence;
     }
     r->pass++;
     r->done = r->pass == r->passes || drafter_settled(r);

@@ -179,7 +179,7 @@ void drafter_propose(struct draft_round *r, const struct pick *picks)
                      r->tree_budget < r->max_nodes ? r->tree_budget : r->max_nodes, p);
     } else {
         for (uint32_t k = 0; k + 1 < r->window && k < r->max_nodes; k++)
-            if (proposal_add(p, last[k], (int)k - 1, r->confidence[k]) < 0)
+            if (proposal_add(p, last[k], (int)k - 1, r->confidence[r->pass - 1][k]) < 0)
                 break;
         if (r->draw)
             p->q = r->q;

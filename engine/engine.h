@@ -157,11 +157,11 @@ struct engine_round {
     uint32_t committed;              /* tokens, bonus included */
     uint32_t accepted;               /* drafts among them */
     const struct proposal *proposal; /* what was verified; n may be 0 */
-    /* Of a block drafter: each pass's tokens, how many of them agree from the first on with what was
-     * committed, and the last pass's confidence. */
+    /* Of a block drafter: each pass's tokens, the drafter's confidence in them, and how many of them
+     * agree from the first on with what was committed. */
     const uint32_t (*tokens)[DRAFT_MAX_WINDOW - 1];
+    const float (*confidence)[DRAFT_MAX_WINDOW - 1];
     const uint32_t *accepted_after;
-    const float *confidence;
     uint64_t draft_ns, verify_ns;
 };
 

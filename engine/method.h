@@ -76,7 +76,7 @@ struct draft_round {
     uint32_t pass;                                           /* passes done */
     bool done;                                               /* the proposal is there */
     uint32_t tokens[DRAFT_MAX_PASSES][DRAFT_MAX_WINDOW - 1]; /* [pass][k]: draft of row k + 1 */
-    float confidence[DRAFT_MAX_WINDOW - 1];                  /* of the last pass's tokens */
+    float confidence[DRAFT_MAX_PASSES][DRAFT_MAX_WINDOW - 1]; /* of those tokens */
     struct proposal *proposal; /* filled by the pass that sets done, and others if asked for */
 };
 

@@ -102,6 +102,7 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
 
 struct answer {
     struct eval_result *into; /* counted there at its end */
+    struct gain_bins *gains;  /* [passes] */
     struct request *request;
     struct token_list ids;
     struct loop_watch loop;
@@ -136,11 +137,14 @@ static void on_round(void *arg, struct request *req, const struct engine_round *
         if (p >= d->passes) {
             a->into->unchanged[p]++;
             ++*eval_gain(a->into, p, 0);
+            gain_add(&a->gains[p], d->confidence[d->passes - 1], d->window - 1, 0);
             continue;
         }
         const uint32_t *now = d->tokens[p], *was = d->tokens[p - 1];
         a->into->unchanged[p] += memcmp(now, was, (d->window - 1) * sizeof(*now)) == 0;
-        ++*eval_gain(a->into, p, (int)d->accepted_after[p] - (int)d->accepted_after[p - 1]);
+        const int gain = (int)d->accepted_after[p] - (int)d->accepted_after[p - 1];
+        ++*eval_gain(a->into, p, gain);
+        gain_add(&a->gains[p], d->confidence[p - 1], d->window - 1, gain);
     }
 }
 
@@ -210,8 +214,10 @@ static int submit(struct job *j, struct answer *a, size_t prompt, struct error *
     q.sampling.seed = e->seed + prompt;
     q.sampling.max_tokens = e->max_tokens;
     token_list_done(&a->ids);
-    *a = (struct answer){
-        .into = &j->suite->results[j->setting], .passes = s->passes, .prompt = prompt};
+    *a = (struct answer){.into = &j->suite->results[j->setting],
+                         .gains = j->e->gains[j->setting],
+                         .passes = s->passes,
+                         .prompt = prompt};
     return engine_submit(j->engine, &q, &a->request, err);
 }
 

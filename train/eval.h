@@ -10,6 +10,7 @@
 
 #include "engine/prompt_file.h"
 #include "train/cli.h"
+#include "train/gain.h"
 
 #define EVAL_MAX_SETTINGS 64u
 #define EVAL_MAX_SUITES   32u
@@ -60,6 +61,7 @@ struct eval {
     enum chat_format format;
     bool format_given, raw, quiet;
     const char *csv;
+    struct gain_bins gains[EVAL_MAX_SETTINGS][DRAFT_MAX_PASSES]; /* of all suites */
     uint64_t differ; /* answers that are not those of the first setting */
 };
 

@@ -145,6 +145,31 @@ static void edit_table(const struct eval *e, const struct eval_result *all, FILE
     }
 }
 
+static void gain_table(const struct eval *e, FILE *f)
+{
+    bool any = false;
+    for (unsigned j = 0; j < e->n_settings; j++)
+        any |= e->settings[j].passes > 1;
+    if (!any)
+        return;
+    fputs(
+        "\ngain of an edit pass by the drafter's mean confidence in what it was given: drafts a round "
+        "(95 % of a bootstrap over rounds), rounds\n",
+        f);
+    for (unsigned j = 0; j < e->n_settings; j++)
+        for (uint32_t p = 1; p < e->settings[j].passes; p++) {
+            char name[EVAL_NAME];
+            eval_setting_name(&e->settings[j], name);
+            for (unsigned bin = 0; bin < GAIN_BINS; bin++) {
+                const struct gain_mean m = gain_of_bin(&e->gains[j][p], bin);
+                if (m.rounds)
+                    fprintf(f, "%-16s P%u  %.1f-%.1f  %+.3f (%+.3f to %+.3f)  %llu\n", name, p + 1,
+                            (double)bin / GAIN_BINS, (double)(bin + 1) / GAIN_BINS, m.mean, m.low,
+                            m.high, (unsigned long long)m.rounds);
+            }
+        }
+}
+
 void eval_report(struct eval *e, FILE *f)
 {
     static struct eval_result all[EVAL_MAX_SETTINGS];
@@ -155,6 +180,7 @@ void eval_report(struct eval *e, FILE *f)
     tau_table(e, f);
     position_table(e, all, f);
     edit_table(e, all, f);
+    gain_table(e, f);
 }
 
 /* ---- CSV ----------------------------------------------------------------------------------------- */

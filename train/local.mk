@@ -40,6 +40,8 @@ libdedit_train_a_SOURCES += \
 	%D%/fit_internal.h \
 	%D%/fit_memory.c \
 	%D%/fit_setup.c \
+	%D%/gain.c \
+	%D%/gain.h \
 	%D%/forward.c \
 	%D%/from_drafter.c \
 	%D%/from_drafter.h \

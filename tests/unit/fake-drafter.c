@@ -66,7 +66,7 @@ static void fill_chain(struct draft_round *r)
 {
     const uint32_t *last = r->tokens[r->pass - 1];
     for (uint32_t k = 0; k + 1 < r->window; k++)
-        if (proposal_add(r->proposal, last[k], (int)k - 1, r->confidence[k]) < 0)
+        if (proposal_add(r->proposal, last[k], (int)k - 1, r->confidence[r->pass - 1][k]) < 0)
             ck_abort_msg("a node has no place");
 }
 
@@ -93,7 +93,7 @@ static void one_pass(struct fake_drafter *f, const struct draft_entry *en)
     bool same = r->pass > 0;
     for (uint32_t k = 0; k + 1 < r->window; k++) {
         r->tokens[r->pass][k] = draft(f, t, anchor + 1 + k, r->pass);
-        r->confidence[k] = 1.0f / (float)(k + 2);
+        r->confidence[r->pass][k] = 1.0f / (float)(k + 2);
         same &= r->pass > 0 && r->tokens[r->pass][k] == r->tokens[r->pass - 1][k];
     }
     uint32_t what[3] = {anchor, r->window, r->pass};
