@@ -616,17 +616,22 @@ START_TEST(draws_follow_q)
 }
 END_TEST
 
-/* The tree is that of the last pass's logits. */
+/* The tree is that of the last pass's logits; with noise, of logit / T + the target's noise of each position
+ * and token. */
 START_TEST(trees)
 {
-    for (int i = 0; i < 2; i++) {
-        struct gen_drafter g = kind(i);
+    for (int i = 0; i < 4; i++) {
+        const bool noisy = i >= 2;
+        struct gen_drafter g = kind(i % 2);
         struct pair p;
         struct picked r = {.round = {.method = DRAFT_DDTREE,
                                      .window = 8,
                                      .passes = 2,
                                      .tree_budget = 40,
-                                     .max_nodes = 31}};
+                                     .max_nodes = 31,
+                                     .noise = noisy,
+                                     .temperature = noisy ? 0.8f : 0,
+                                     .seed = 77}};
         open_pair(&p, &g, &plain);
         run_round(&p, &r, 5);
         const uint32_t dv = p.d->cfg->draft_vocab;
@@ -635,9 +640,12 @@ START_TEST(trees)
         struct ddtree_depth depths[7];
         struct proposal want;
         for (uint32_t k = 0; k < 7; k++) {
-            const float *l = r.logits + (size_t)k * dv;
+            float *l = r.logits + (size_t)k * dv;
             float max;
             bool bad;
+            for (uint32_t v = 0; noisy && v < dv; v++)
+                l[v] = l[v] * (float)(1 / (double)0.8f) +
+                       noise_of(r.round.seed, 34 + k, target_id(&p, v), NOISE_GUMBEL);
             (void)p.d->ops->argmax(l, dv, &max, &bad);
             float lse = p.d->ops->logsumexp(l, dv, max);
             for (uint32_t v = 0; v < dv; v++) {
