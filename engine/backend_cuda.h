@@ -14,12 +14,18 @@
 #include "engine/backend.h"
 #include "kernels/cuda/open.h"
 
-#define CUDA_ALIGN      256u
-#define CUDA_MATRICES   7u          /* of a layer */
-#define CUDA_LOGIT_ROWS 64u         /* rows of logits that are computed and copied together */
-#define CUDA_PART_BYTES (32u << 20) /* memory for partial results of attention, about */
-#define CUDA_STAGING    (8u << 20)  /* each of the two halves that weights go through, at least */
-#define CUDA_TREE_TAIL  96u         /* words of a path behind whole blocks, without a window */
+#define CUDA_ALIGN          256u
+#define CUDA_MATRICES       7u          /* of a layer */
+#define CUDA_LOGIT_ROWS     64u         /* rows of logits that are computed and copied together */
+#define CUDA_PART_BYTES     (32u << 20) /* memory for partial results of attention, about */
+#define CUDA_STAGING        (8u << 20) /* each of the two halves that weights go through, at least */
+#define CUDA_TREE_TAIL      96u        /* words of a path behind whole blocks, without a window */
+#define CUDA_TAP_LAYERS     8u         /* whose taps come to the host together */
+
+#define CUDA_GRAPHS         32u             /* of a model */
+#define CUDA_GRAPH_ROWS     CUDA_LOGIT_ROWS /* more rows: launches cost nothing beside the work */
+#define CUDA_GRAPH_CONTEXT  512u            /* the smallest bucket of positions */
+#define CUDA_GRAPH_FAILURES 8u              /* after so many a model does without graphs */
 
 struct cuda_layer {
     struct dcu_weight w[CUDA_MATRICES]; /* q k v o gate up down */
@@ -53,7 +59,7 @@ struct cuda_scratch {
     float *k, *v;        /* ld_kv */
     float *g, *u;        /* ld_f */
     float *cs;           /* [max_rows][head_dim] */
-    float *taps;         /* [max_rows][tap_floats]: a layer's taps, or a drafter's features */
+    float *taps;         /* [max_rows][tap_floats]: a drafter's features, or layers' taps, tight */
     float *logits;       /* [CUDA_LOGIT_ROWS][head.n] */
     float *part;         /* attention: part_floats */
     struct dcu_act act;
@@ -67,6 +73,27 @@ struct cuda_pinned {
     float *logits; /* as the scratch has it */
     char *staging[2];
     size_t staging_bytes; /* of one */
+};
+
+/* What a graph's launches depend on, besides the arrays on the device; no padding. */
+struct cuda_shape {
+    uint32_t kind; /* enum cuda_kind */
+    uint32_t rows, live, head, tapped;
+    uint32_t windowed, max_vis; /* the bucket */
+    uint32_t n_taps, tap_layers[CUDA_TAP_LAYERS];
+};
+enum cuda_kind { CUDA_FORWARD, CUDA_INJECT, CUDA_INJECT_FUSED };
+struct cuda_graph {
+    struct cuda_shape shape;
+    dcu_graph graph; /* NULL: not captured yet */
+    bool failed;     /* runs eagerly */
+    uint64_t used;   /* when, for the choice of the one that goes; 0: free */
+};
+struct cuda_graphs {
+    struct cuda_graph e[CUDA_GRAPHS];
+    uint64_t clock;
+    unsigned failures;
+    bool on;
 };
 
 struct cuda_model {
@@ -97,6 +124,7 @@ struct cuda_model {
     struct cuda_pinned p;
     dcu_stream stream;
     dcu_event staged[2];
+    struct cuda_graphs graphs;
 
     struct backend_memory mem;
     struct backend_timing timing;
@@ -163,6 +191,18 @@ int cuda_batch_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda
                     struct error *err);
 /* Enqueues the copy. */
 int cuda_batch_send(struct cuda_model *m, uint32_t n_words, struct error *err);
+
+/* ---- backend_cuda_graph.c -------------------------------------------------------------------------- */
+
+/* Enqueues launches on the model's stream: no copies from or to the host, no waiting. */
+typedef int (*cuda_enqueue)(void *arg, struct error *err);
+void cuda_graphs_init(struct cuda_graphs *g);
+void cuda_graphs_free(struct cuda_model *m);
+/* n, or a bound of it that few values share; at most `most`, if n is. */
+uint32_t cuda_graph_bucket(uint32_t n, uint32_t most);
+/* What enqueue(arg) does, replayed where the shape came before; shape NULL: never. */
+int cuda_graph_run(struct cuda_model *m, const struct cuda_shape *shape, cuda_enqueue enqueue,
+                   void *arg, struct error *err);
 
 /* ---- backend_cuda_forward.c ------------------------------------------------------------------------ */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One batch through a model on the device: one copy in, the kernels of kernels/cuda in the order of
- * backend_cpu_forward.c, copies of what was asked for, one wait.  The kernels compute each row from
+ * backend_cpu_forward.c (launched or replayed, backend_cuda_graph.c), copies of what was asked for, one wait.  The kernels compute each row from
  * that row alone (cuda_kernels.h), so no division into launches changes bits.
  */
 #include <string.h>
@@ -45,6 +45,7 @@ struct run {
     struct cuda_model *m;
     const struct fwd_batch *b;
     struct cuda_rows c;
+    struct stage s; /* where the last layer has left its rows */
     struct error *err;
 };
 
@@ -170,24 +171,58 @@ static int feed_forward(const struct run *f, const struct cuda_layer *l, const s
     return r < 0 ? r : cuda_products(m, &down, 1, s->n, f->err);
 }
 
-/* The taps of a layer, to the host: through one buffer, so the host waits for each tapped layer. */
-static int taps_to_host(const struct run *f, const struct stage *s, uint32_t layer)
+/* Layers whose taps the buffer holds. */
+static uint32_t tap_places(const struct cuda_model *m)
+{
+    size_t n = m->s.tap_floats / m->cfg.hidden;
+    return n < CUDA_TAP_LAYERS ? (uint32_t)n : CUDA_TAP_LAYERS;
+}
+
+/* Those of taps first .. end - 1, from pinned memory to whom they belong. */
+static void deliver_taps(const struct run *f, uint32_t first, uint32_t end)
+{
+    const struct cuda_model *m = f->m;
+    const size_t hidden = m->cfg.hidden;
+    const float *from = m->p.taps;
+    for (uint32_t t = first; t < end; t++)
+        for (uint32_t i = 0; i < f->c.n_tap; i++, from += hidden)
+            memcpy(f->b->rows[m->p.batch.tap_index[i]].taps + t * hidden, from,
+                   hidden * sizeof(float));
+}
+
+static int copy_taps(const struct run *f, uint32_t n)
 {
     struct cuda_model *m = f->m;
-    const uint32_t hidden = m->cfg.hidden;
+    size_t bytes = (size_t)n * f->c.n_tap * m->cfg.hidden * sizeof(float);
+    CUDA_DO(m, f->err, "taps", m->api->copy_out(m->stream, m->p.taps, m->s.taps, bytes));
+    return 0;
+}
+
+/* The first of the taps that are in the buffer when the last layer has run. */
+static uint32_t last_taps(const struct run *f)
+{
+    uint32_t n = f->b->n_taps;
+    return n ? (n - 1) / tap_places(f->m) * tap_places(f->m) : 0;
+}
+
+/* The taps of a layer, into the buffer; where it is full and more are to come, the host waits for it. */
+static int tap(const struct run *f, const struct stage *s, uint32_t layer)
+{
+    struct cuda_model *m = f->m;
+    const uint32_t hidden = m->cfg.hidden, places = tap_places(m);
     for (uint32_t t = 0; f->c.n_tap && t < f->b->n_taps; t++) {
         if (f->b->tap_layers[t] != layer)
             continue;
         CUDA_DO(m, f->err, "taps",
-                m->api->gather(m->stream, m->s.taps, hidden, s->x, m->s.ld_x, s->tap_index,
-                               f->c.n_tap, hidden));
-        CUDA_DO(m, f->err, "taps",
-                m->api->copy_out(m->stream, m->p.taps, m->s.taps,
-                                 (size_t)f->c.n_tap * hidden * sizeof(float)));
+                m->api->gather(m->stream, m->s.taps + (size_t)(t % places) * f->c.n_tap * hidden,
+                               hidden, s->x, m->s.ld_x, s->tap_index, f->c.n_tap, hidden));
+        if ((t + 1) % places || t + 1 == f->b->n_taps)
+            continue;
+        int r = copy_taps(f, places);
+        if (r < 0)
+            return r;
         CUDA_DO(m, f->err, "taps", m->api->stream_wait(m->stream));
-        for (uint32_t i = 0; i < f->c.n_tap; i++)
-            memcpy(f->b->rows[m->p.batch.tap_index[i]].taps + (size_t)t * hidden,
-                   m->p.taps + (size_t)i * hidden, hidden * sizeof(float));
+        deliver_taps(f, t + 1 - places, t + 1);
     }
     return 0;
 }
@@ -230,52 +265,121 @@ static int run_layer(const struct run *f, uint32_t layer, struct stage *s)
         r = output(f, l, s);
     if (r == 0)
         r = feed_forward(f, l, s);
-    return r < 0 ? r : taps_to_host(f, s, layer);
+    return r < 0 ? r : tap(f, s, layer);
 }
 
 /* ---- logits ----------------------------------------------------------------------------------------- */
 
-/* Logits of the rows that want them, some at a time. */
-static int run_head(const struct run *f, const struct stage *s)
+/* Logits of n rows, from the i-th that wants them. */
+static int head(const struct run *f, uint32_t i, uint32_t n)
 {
     struct cuda_model *m = f->m;
     const struct cuda_scratch *t = &m->s;
-    const uint32_t vocab = m->head.n;
-    for (uint32_t i = 0, n; i < f->c.n_head; i += n) {
-        n = f->c.n_head - i < CUDA_LOGIT_ROWS ? f->c.n_head - i : CUDA_LOGIT_ROWS;
-        int r = prepare(m,
-                        (struct dcu_prep){.src = DCU_SRC_RMSNORM,
-                                          .x = s->x,
-                                          .ldx = t->ld_x,
-                                          .index = t->batch.head_index + i,
-                                          .w = m->final_norm,
-                                          .eps = m->cfg.rms_eps,
-                                          .rows = n,
-                                          .k = m->cfg.hidden,
-                                          .forms = form_of(&m->head)},
-                        f->err);
-        struct dcu_mm mm = {.w = m->head, .y = t->logits, .ldy = vocab};
-        if (r == 0)
-            r = cuda_products(m, &mm, 1, n, f->err);
-        if (r < 0)
-            return r;
-        CUDA_DO(
-            m, f->err, "logits",
-            m->api->copy_out(m->stream, m->p.logits, t->logits, (size_t)n * vocab * sizeof(float)));
-        CUDA_DO(m, f->err, "a batch", m->api->stream_wait(m->stream));
-        for (uint32_t j = 0; j < n; j++) {
-            uint32_t row = m->p.batch.live_index[m->p.batch.head_index[i + j]];
-            memcpy(f->b->rows[row].logits, m->p.logits + (size_t)j * vocab, vocab * sizeof(float));
-        }
+    int r = prepare(m,
+                    (struct dcu_prep){.src = DCU_SRC_RMSNORM,
+                                      .x = f->s.x,
+                                      .ldx = t->ld_x,
+                                      .index = t->batch.head_index + i,
+                                      .w = m->final_norm,
+                                      .eps = m->cfg.rms_eps,
+                                      .rows = n,
+                                      .k = m->cfg.hidden,
+                                      .forms = form_of(&m->head)},
+                    f->err);
+    struct dcu_mm mm = {.w = m->head, .y = t->logits, .ldy = m->head.n};
+    return r < 0 ? r : cuda_products(m, &mm, 1, n, f->err);
+}
+
+static uint32_t head_rows(const struct run *f, uint32_t i)
+{
+    uint32_t n = f->c.n_head - i;
+    return n < CUDA_LOGIT_ROWS ? n : CUDA_LOGIT_ROWS;
+}
+
+static void deliver_logits(const struct run *f, uint32_t i, uint32_t n)
+{
+    const struct cuda_model *m = f->m;
+    const size_t vocab = m->head.n;
+    for (uint32_t j = 0; j < n; j++) {
+        uint32_t row = m->p.batch.live_index[m->p.batch.head_index[i + j]];
+        memcpy(f->b->rows[row].logits, m->p.logits + j * vocab, vocab * sizeof(float));
     }
-    return 0;
+}
+
+/* What was asked for, to the host: one wait, and one more for each further piece of logits. */
+static int fetch(const struct run *f)
+{
+    struct cuda_model *m = f->m;
+    const size_t vocab = m->head.n;
+    const uint32_t taps = f->c.n_tap ? f->b->n_taps : 0, first = last_taps(f);
+    int r = taps ? copy_taps(f, taps - first) : 0;
+    uint32_t i = 0, n = head_rows(f, 0);
+    while (r == 0) {
+        if (n)
+            CUDA_DO(
+                m, f->err, "logits",
+                m->api->copy_out(m->stream, m->p.logits, m->s.logits, n * vocab * sizeof(float)));
+        /* Without logits and taps, too: the pinned rows are written again by the next call. */
+        CUDA_DO(m, f->err, "a batch", m->api->stream_wait(m->stream));
+        if (i == 0 && taps)
+            deliver_taps(f, first, taps);
+        deliver_logits(f, i, n);
+        i += n;
+        n = head_rows(f, i);
+        if (n == 0)
+            break;
+        r = head(f, i, n);
+    }
+    return r;
+}
+
+/* The launches of a batch: those that a graph holds. */
+static int enqueue_forward(void *arg, struct error *err)
+{
+    struct run *f = arg;
+    struct cuda_model *m = f->m;
+    const struct cuda_scratch *t = &m->s;
+    f->err = err;
+    f->s = (struct stage){.n = f->c.n,
+                          .x = t->x,
+                          .q = t->q,
+                          .rows = t->batch.rows,
+                          .window = t->batch.window[0],
+                          .tap_index = t->batch.tap_index};
+    CUDA_DO(m, err, "the embedding",
+            m->api->embed(m->stream, &m->embed, t->batch.rows, f->c.n, t->x, t->ld_x));
+    CUDA_DO(m, err, "rotation",
+            m->api->angles(m->stream, m->inv_freq, m->cfg.head_dim, t->batch.rows, f->c.n, t->cs));
+    int r = 0;
+    for (uint32_t l = 0; r == 0 && l < m->cfg.n_layers; l++)
+        r = run_layer(f, l, &f->s);
+    return r == 0 && f->c.n_head ? head(f, 0, head_rows(f, 0)) : r;
+}
+
+/* false: a batch that waits for the host between its launches. */
+static bool shape_of(const struct run *f, struct cuda_shape *ret)
+{
+    uint32_t n_taps = f->c.n_tap ? f->b->n_taps : 0;
+    if (n_taps > tap_places(f->m))
+        return false;
+    *ret = (struct cuda_shape){.kind = CUDA_FORWARD,
+                               .rows = f->c.n,
+                               .live = f->c.n_live,
+                               .head = f->c.n_head,
+                               .tapped = f->c.n_tap,
+                               .windowed = f->c.windowed,
+                               .max_vis = f->c.max_vis,
+                               .n_taps = n_taps};
+    for (uint32_t t = 0; t < n_taps; t++)
+        ret->tap_layers[t] = f->b->tap_layers[t];
+    return true;
 }
 
 int cuda_forward(struct backend_model *model, const struct fwd_batch *b, struct error *err)
 {
     struct cuda_model *m = cuda_of(model);
-    const struct cuda_scratch *t = &m->s;
-    struct run f = {.m = m, .b = b, .err = err};
+    struct run f = {.m = m, .b = b};
+    struct cuda_shape shape;
     if (b->n_rows == 0)
         return 0;
     if (b->n_rows > m->opt.max_rows)
@@ -286,28 +390,12 @@ int cuda_forward(struct backend_model *model, const struct fwd_batch *b, struct 
         r = cuda_batch_send(m, f.c.n_words, err);
     if (r < 0)
         return r;
-    CUDA_DO(m, err, "the embedding",
-            m->api->embed(m->stream, &m->embed, t->batch.rows, f.c.n, t->x, t->ld_x));
-    CUDA_DO(m, err, "rotation",
-            m->api->angles(m->stream, m->inv_freq, m->cfg.head_dim, t->batch.rows, f.c.n, t->cs));
-    struct stage s = {.n = f.c.n,
-                      .x = t->x,
-                      .q = t->q,
-                      .rows = t->batch.rows,
-                      .window = t->batch.window[0],
-                      .tap_index = t->batch.tap_index};
-    for (uint32_t l = 0; r == 0 && l < m->cfg.n_layers; l++)
-        r = run_layer(&f, l, &s);
-    if (r < 0)
-        return r;
-    if (f.c.n_head == 0) {
-        /* The pinned rows are written again by the next call. */
-        CUDA_DO(m, err, "a batch", m->api->stream_wait(m->stream));
-        return 0;
-    }
-    return run_head(&f, &s);
+    if (b->n_rows <= CUDA_GRAPH_ROWS)
+        f.c.max_vis = cuda_graph_bucket(f.c.max_vis, m->opt.max_context);
+    r = cuda_graph_run(m, shape_of(&f, &shape) ? &shape : NULL, enqueue_forward, &f, err);
+    f.err = err;
+    return r < 0 ? r : fetch(&f);
 }
-
 /* ---- features to K/V -------------------------------------------------------------------------------- */
 
 static int inject_layers(struct cuda_model *m, uint32_t n, struct error *err)
@@ -373,13 +461,30 @@ static int features(struct cuda_model *m, uint32_t n, bool fused, struct error *
     return r;
 }
 
+struct injection {
+    struct cuda_model *m;
+    uint32_t n;
+    bool fused; /* somebody wants to see the features */
+};
+
+static int enqueue_inject(void *arg, struct error *err)
+{
+    const struct injection *in = arg;
+    struct cuda_model *m = in->m;
+    CUDA_DO(
+        m, err, "rotation",
+        m->api->angles(m->stream, m->inv_freq, m->cfg.head_dim, m->s.batch.rows, in->n, m->s.cs));
+    int r = features(m, in->n, in->fused, err);
+    return r < 0 ? r : inject_layers(m, in->n, err);
+}
+
 int cuda_inject(struct backend_model *drafter, const struct ctx_row *rows, uint32_t n,
                 struct error *err)
 {
     struct cuda_model *m = cuda_of(drafter);
     const struct cuda_scratch *t = &m->s;
     const size_t width = m->fc.k;
-    bool fused = false;
+    struct injection in = {.m = m, .n = n};
     if (n == 0)
         return 0;
     if (n > m->opt.max_rows)
@@ -388,21 +493,18 @@ int cuda_inject(struct backend_model *drafter, const struct ctx_row *rows, uint3
     for (uint32_t i = 0; i < n; i++) {
         m->p.batch.rows[i] = (struct dcu_row){.pos = rows[i].pos, .slot = rows[i].slot, .n_vis = 1};
         memcpy(m->p.taps + i * t->tap_floats, rows[i].taps, width * sizeof(float));
-        fused = fused || rows[i].fused;
+        in.fused = in.fused || rows[i].fused;
     }
     int r = cuda_batch_send(m, 0, err);
     if (r < 0)
         return r;
     CUDA_DO(m, err, "features",
             m->api->copy_in(m->stream, t->taps, m->p.taps, n * t->tap_floats * sizeof(float)));
-    CUDA_DO(m, err, "rotation",
-            m->api->angles(m->stream, m->inv_freq, m->cfg.head_dim, t->batch.rows, n, t->cs));
-    r = features(m, n, fused, err);
-    if (r == 0)
-        r = inject_layers(m, n, err);
+    struct cuda_shape shape = {.kind = in.fused ? CUDA_INJECT_FUSED : CUDA_INJECT, .rows = n};
+    r = cuda_graph_run(m, &shape, enqueue_inject, &in, err);
     if (r < 0)
         return r;
-    if (fused)
+    if (in.fused)
         CUDA_DO(m, err, "features",
                 m->api->copy_out(m->stream, m->p.taps, t->h, n * t->ld_x * sizeof(float)));
     CUDA_DO(m, err, "features", m->api->stream_wait(m->stream));

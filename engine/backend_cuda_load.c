@@ -171,6 +171,7 @@ static int load_into(struct cuda_model *m, const struct model_tensor *head, unsi
     uint64_t t0 = clock_now_ns();
     const struct dcu_api *a = m->api;
     struct sizes z;
+    cuda_graphs_init(&m->graphs);
     uint32_t head_n = head ? (uint32_t)head->dims[0] : m->head.n;
     int r = measure(m->file, head, head_n, &m->opt, more_forms, &z, err);
     if (r < 0)
@@ -295,6 +296,7 @@ void cuda_free(struct backend_model *model)
         return;
     const struct dcu_api *a = m->api;
     (void)a->device_use(m->opt.device);
+    cuda_graphs_free(m);
     if (m->stream)
         (void)a->stream_free(m->stream);
     for (int i = 0; i < 2; i++)

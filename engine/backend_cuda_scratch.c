@@ -66,8 +66,9 @@ int cuda_scratch_layout(const struct model_config *cfg, const struct backend_opt
     const size_t rows = o->max_rows;
     const uint32_t nq = cfg->n_heads * cfg->head_dim;
     const struct drafter_config *d = cfg->drafter;
-    const uint32_t taps = d ? d->n_taps * d->target_hidden : cfg->hidden;
-    const uint32_t max_k = max_u32(max_u32(max_u32(cfg->hidden, nq), cfg->ffn), taps);
+    const uint32_t features = d ? d->n_taps * d->target_hidden : cfg->hidden;
+    const uint32_t tapped = cfg->n_layers < CUDA_TAP_LAYERS ? cfg->n_layers : CUDA_TAP_LAYERS;
+    const uint32_t max_k = max_u32(max_u32(max_u32(cfg->hidden, nq), cfg->ffn), features);
     const size_t logit_rows = rows < CUDA_LOGIT_ROWS ? rows : CUDA_LOGIT_ROWS;
     size_t words;
     if (!count_words(cfg, o, &words))
@@ -76,7 +77,7 @@ int cuda_scratch_layout(const struct model_config *cfg, const struct backend_opt
     s->ld_q = stride(nq);
     s->ld_kv = stride((size_t)cfg->n_kv_heads * cfg->head_dim);
     s->ld_f = stride(cfg->ffn);
-    s->tap_floats = stride(max_u32(taps, cfg->hidden));
+    s->tap_floats = stride(d ? max_u32(features, cfg->hidden) : (size_t)tapped * cfg->hidden);
     s->x = carve(&c, rows * s->ld_x, sizeof(float));
     s->x2 = carve(&c, rows * s->ld_x, sizeof(float));
     s->h = carve(&c, rows * s->ld_x, sizeof(float));

@@ -140,9 +140,17 @@ static int event_ms(dcu_event from, dcu_event to, float *ret)
     return (int)cudaEventElapsedTime(ret, from, to);
 }
 
+/* A failure that the caller may go on after: the next launch does not report it again. */
+static int forget(cudaError_t e)
+{
+    if (e != cudaSuccess)
+        (void)cudaGetLastError();
+    return (int)e;
+}
+
 static int capture_begin(dcu_stream s)
 {
-    return (int)cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal);
+    return forget(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
 }
 
 static int capture_end(dcu_stream s, dcu_graph *ret)
@@ -151,26 +159,26 @@ static int capture_end(dcu_stream s, dcu_graph *ret)
     cudaGraphExec_t x = NULL;
     cudaError_t e = cudaStreamEndCapture(s, &g);
     if (e != cudaSuccess)
-        return (int)e;
+        return forget(e);
     e = cudaGraphInstantiate(&x, g, 0);
     cudaError_t e2 = cudaGraphDestroy(g);
     if (e == cudaSuccess && e2 != cudaSuccess) {
         (void)cudaGraphExecDestroy(x);
-        return (int)e2;
+        return forget(e2);
     }
     if (e == cudaSuccess)
         *ret = x;
-    return (int)e;
+    return forget(e);
 }
 
 static int graph_launch(dcu_graph g, dcu_stream s)
 {
-    return (int)cudaGraphLaunch(g, s);
+    return forget(cudaGraphLaunch(g, s));
 }
 
 static int graph_free(dcu_graph g)
 {
-    return (int)cudaGraphExecDestroy(g);
+    return forget(cudaGraphExecDestroy(g));
 }
 
 static const char *name_of(int code)

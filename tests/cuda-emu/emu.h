@@ -14,7 +14,8 @@ struct emu_counts {
     uint64_t calls; /* of the CUDA runtime, so far */
     /* What is alive: device and pinned blocks, streams, events, graphs. */
     uint64_t blocks, pinned, streams, events, graphs;
-    uint64_t bytes; /* of device memory */
+    uint64_t bytes;   /* of device memory */
+    uint64_t replays; /* launches of graphs, so far */
 };
 /* The n-th call from now (0: the next) fails with this cudaError_t; keep: all after it do, too. */
 EMU_EXPORT void emu_fail_at(long n, int error, int keep);

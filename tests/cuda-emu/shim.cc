@@ -74,6 +74,8 @@ bool fail_sticky, sticky;
 cudaError_t fail_with = cudaErrorUnknown, last_error;
 uint64_t n_calls;
 size_t n_graphs;
+uint64_t n_replays;
+std::set<cudaGraphExec_t> execs;
 constexpr size_t device_bytes = (size_t)2 << 30;
 
 /* Every call begins here. */
@@ -489,32 +491,41 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned lon
 {
     ENTER();
     *x = new CUgraphExec_st{std::make_shared<std::vector<op>>(g->ops)};
+    execs.insert(*x);
     n_graphs++;
     return cudaSuccess;
 }
 
+/* What is destroyed is gone also where the call fails, as on a device. */
 cudaError_t cudaGraphDestroy(cudaGraph_t g)
 {
-    ENTER();
+    guard held(lock);
+    cudaError_t e = enter();
     delete g;
     n_graphs--;
-    return cudaSuccess;
+    return e;
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x)
 {
-    ENTER();
-    delete x;
+    guard held(lock);
+    cudaError_t e = enter();
+    if (!execs.erase(x))
+        return e ? e : refuse(cudaErrorInvalidValue);
+    delete x; /* work that is queued keeps its launches */
     n_graphs--;
-    return cudaSuccess;
+    return e;
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s)
 {
     ENTER();
+    if (!execs.count(x))
+        return refuse(cudaErrorInvalidValue);
     op o = {};
     o.kind = op::GRAPH;
     o.graph = x->ops;
+    n_replays++;
     return put(s, o);
 }
 
@@ -568,7 +579,7 @@ void emu_count(struct emu_counts *ret)
 {
     guard held(lock);
     *ret = {n_calls,       memory.size(), pinned.size(), streams.size(),
-            events.size(), n_graphs,      memory_used};
+            events.size(), n_graphs,      memory_used,   n_replays};
 }
 
 void emu_region(const void *p, size_t n)

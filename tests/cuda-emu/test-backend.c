@@ -58,6 +58,13 @@ static struct engine *open_on(const char *path, const char *device, bool exact)
     return test_engine(path, &c);
 }
 
+static uint64_t replays(void)
+{
+    struct emu_counts c;
+    count(&c);
+    return c.replays;
+}
+
 static float *floats(size_t n)
 {
     float *p = malloc(n * sizeof(*p));
@@ -219,6 +226,7 @@ START_TEST(requests)
     c.exact = true;
     c.drafter = test_path("tests/golden/drafter/fitted");
     struct engine *emu = test_engine(test_path("tests/golden/drafter/target"), &c);
+    uint64_t before = replays();
     for (int sampled = 0; sampled < 2; sampled++) {
         generate(cpu, DRAFT_AR, sampled, &want);
         for (size_t i = 0; i < sizeof(methods) / sizeof(*methods); i++) {
@@ -229,6 +237,7 @@ START_TEST(requests)
         }
         test_request_done(&want);
     }
+    ck_assert_uint_gt(replays(), before);
     test_engine_idle(emu);
     engine_free(cpu);
     engine_free(emu);
@@ -255,6 +264,7 @@ START_TEST(every_call_fails)
     c.exact = true;
     c.max_num_batched_tokens = 32;
     bool loaded = false;
+    setenv("DEDIT_CUDA_GRAPHS", "off", 1); /* which would make up for some */
     for (long n = 0; !loaded; n++) {
         struct error err = {0};
         struct engine *e = NULL;
@@ -296,6 +306,153 @@ START_TEST(every_call_fails)
     nothing_left("running", 0);
     free(logits);
     free(again);
+}
+END_TEST
+
+/* ---- graphs -------------------------------------------------------------------------------------------- */
+
+static struct engine *open_graphs(const char *path, bool on, uint32_t context)
+{
+    setenv("DEDIT_CUDA_GRAPHS", on ? "on" : "off", 1);
+    struct engine_config c = test_engine_config();
+    c.device = "emu";
+    c.max_context = context;
+    return test_engine(path, &c);
+}
+
+/* Texts in chunks of 1 ... 7 rows, with taps, across buckets of positions and after blocks were reused. */
+START_TEST(graphs_same_bits)
+{
+    struct engine *with = open_graphs(models[_i], true, 512),
+                  *without = open_graphs(models[_i], false, 512);
+    static const size_t chunks[] = {1, 3, 7, 1};
+    for (size_t i = 0; i < sizeof(chunks) / sizeof(*chunks); i++) {
+        uint64_t before = replays();
+        struct text want = feed(without, 30, chunks[i]);
+        ck_assert_uint_eq(replays(), before);
+        struct text got = feed(with, 30, chunks[i]);
+        ck_assert_uint_gt(replays(), before);
+        same(models[_i], &got, &want);
+        text_free(&got);
+        text_free(&want);
+    }
+    struct text want = grow(without), first = grow(with), again = grow(with);
+    test_floats_equal("a tree", first.logits, want.logits, want.n_logits);
+    test_floats_equal("a tree from graphs", again.logits, want.logits, want.n_logits);
+    text_free(&want);
+    text_free(&first);
+    text_free(&again);
+    engine_free(with);
+    engine_free(without);
+    nothing_left("graphs", 0);
+}
+END_TEST
+
+/* Logits of the last of n tokens that are fed at once, behind `prefix` others. */
+static void step(struct engine *e, uint32_t prefix, uint32_t n, float *ret)
+{
+    const struct model_config *m = engine_model_config(e);
+    struct error err = {0};
+    uint32_t tokens[600];
+    test_tokens(9, m->vocab_size, tokens, 600);
+    struct seq *s = new_seq(e);
+    for (uint32_t i = 0; i < prefix; i += 100)
+        test_feed(e, s, tokens + i, prefix - i < 100 ? prefix - i : 100, 100, NULL, NULL, 0, NULL);
+    struct engine_feed f = {
+        .seq = s, .tokens = tokens + prefix, .n = n, .logits = ret, .n_logits = 1};
+    ck_ok(engine_feed(e, &f, 1, NULL, 0, &err), &err);
+    engine_seq_free(e, s);
+}
+
+/* Ever new shapes: as many graphs as fit stay, and no more. */
+START_TEST(graphs_bounded)
+{
+    struct engine *e = open_graphs(models[n_half], true, 512);
+    float *got = floats(engine_model_config(e)->vocab_size);
+    struct emu_counts c;
+    uint64_t most = 0;
+    for (uint32_t n = 1; n <= 40; n++) {
+        for (int i = 0; i < 2; i++)
+            step(e, 0, n, got);
+        count(&c);
+        most = c.graphs > most ? c.graphs : most;
+    }
+    ck_assert_uint_eq(most, 32);
+    ck_assert_uint_eq(c.graphs, 32);
+    engine_free(e);
+    nothing_left("graphs", 0);
+    free(got);
+}
+END_TEST
+
+/* Steps on both sides of a bucket's end, each of them captured before the last one. */
+START_TEST(graphs_context)
+{
+    static const uint32_t prefix[] = {505, 508, 511, 30, 505, 520};
+    struct engine *with = open_graphs(models[n_half], true, 2048);
+    struct engine *without = open_graphs(models[n_half], false, 2048);
+    const size_t vocab = engine_model_config(with)->vocab_size;
+    float *want = floats(vocab), *got = floats(vocab);
+    for (size_t i = 0; i < sizeof(prefix) / sizeof(*prefix); i++) {
+        step(without, prefix[i], 2, want);
+        step(with, prefix[i], 2, got);
+        test_floats_equal("a step", got, want, vocab);
+    }
+    engine_free(with);
+    engine_free(without);
+    free(want);
+    free(got);
+}
+END_TEST
+
+/* Every call of a step that captures, then of one that replays, fails: the step gives the same bits
+ * eagerly, or an error and then the same bits. */
+START_TEST(graphs_fail)
+{
+    struct error err = {0};
+    struct engine *plain = open_graphs(models[n_half], false, 512);
+    const struct model_config *m = engine_model_config(plain);
+    uint32_t tokens[8];
+    float *want = floats(m->vocab_size), *got = floats(m->vocab_size);
+    step(plain, 0, 3, want);
+    test_tokens(9, m->vocab_size, tokens, 8);
+    unsigned eager = 0, failed = 0;
+    for (int warm = 1; warm <= 2; warm++) {
+        bool reached = false;
+        for (long n = 0; !reached; n++) {
+            struct engine *e = open_graphs(models[n_half], true, 512);
+            for (int i = 0; i < warm; i++)
+                step(e, 0, 3, got);
+            uint64_t before = replays();
+            struct emu_counts c0, c1;
+            struct seq *s = new_seq(e);
+            struct engine_feed f = {
+                .seq = s, .tokens = tokens, .n = 3, .logits = got, .n_logits = 1};
+            count(&c0);
+            fail_at(n, 999, 0);
+            int r = engine_feed(e, &f, 1, NULL, 0, &err);
+            fail_at(-1, 0, 0);
+            count(&c1);
+            reached = c1.calls - c0.calls <= (uint64_t)n;
+            ck_assert_msg(r == 0 || strstr(err.msg, "cudaError"), "call %ld: %s", n, err.msg);
+            ck_assert(!reached || (r == 0 && replays() > before));
+            eager += r == 0 && replays() == before;
+            failed += r < 0;
+            if (r == 0)
+                test_floats_equal("a failed graph", got, want, m->vocab_size);
+            engine_seq_free(e, s);
+            step(e, 0, 3, got);
+            test_floats_equal("after a failed graph", got, want, m->vocab_size);
+            engine_free(e);
+            ck_assert_int_lt(n, 500);
+        }
+    }
+    ck_assert_uint_gt(eager, 10);
+    ck_assert_uint_gt(failed, 4);
+    engine_free(plain);
+    nothing_left("failed graphs", 0);
+    free(want);
+    free(got);
 }
 END_TEST
 
@@ -380,10 +537,15 @@ int main(void)
     tcase_add_loop_test(t, same_bits_as_cpu, 0, (int)n_models);
     tcase_add_loop_test(t, trees, 0, (int)n_models);
     tcase_add_loop_test(t, tensor_cores, 0, (int)n_half);
+    t = test_case(s, "graphs");
+    tcase_add_loop_test(t, graphs_same_bits, 0, (int)n_models);
+    tcase_add_test(t, graphs_bounded);
+    tcase_add_test(t, graphs_context);
     t = test_case(s, "requests");
     tcase_add_test(t, requests);
     t = test_case(s, "failures");
     tcase_add_test(t, every_call_fails);
+    tcase_add_test(t, graphs_fail);
     tcase_add_test(t, no_room);
     tcase_add_test(t, names);
     return test_main(s);
