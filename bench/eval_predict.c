@@ -14,10 +14,10 @@
  * came back stops.
  */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "base/alloc.h"
 #include "bench/eval.h"
+#include "bench/stats.h"
 #include "engine/drafter_file.h"
 
 #define TIMES 8u
@@ -29,22 +29,6 @@ struct timing {
     double rows[PARTS]; /* mean, which need not be whole */
     double s[PARTS][TIMES];
 };
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* Mean of the middle half. */
-static double middle(double x[TIMES])
-{
-    double sum = 0;
-    qsort(x, TIMES, sizeof(*x), ascending);
-    for (unsigned i = TIMES / 4; i < TIMES - TIMES / 4; i++)
-        sum += x[i];
-    return sum / (TIMES - 2 * (TIMES / 4));
-}
 
 /* Rows of a round's block. */
 static uint32_t block_rows(const struct eval_setting *t, const struct engine *en)
@@ -109,9 +93,9 @@ int eval_time_parts(struct eval *e, struct engine *en, const struct eval_answer 
     for (unsigned j = 0; j < e->n_settings; j++) {
         struct eval_parts *p = &e->settings[j].parts;
         p->n++;
-        p->pass += middle(t[j].s[PASS]);
-        p->verify += middle(t[j].s[VERIFY]);
-        p->inject += middle(t[j].s[INJECT]);
+        p->pass += stats_middle(t[j].s[PASS], TIMES);
+        p->verify += stats_middle(t[j].s[VERIFY], TIMES);
+        p->inject += stats_middle(t[j].s[INJECT], TIMES);
     }
     return 0;
 }

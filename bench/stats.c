@@ -25,6 +25,15 @@ struct stats stats_of(double *x, size_t n)
     };
 }
 
+double stats_middle(double *x, size_t n)
+{
+    double sum = 0;
+    qsort(x, n, sizeof(*x), ascending);
+    for (size_t i = n / 4; i < n - n / 4; i++)
+        sum += x[i];
+    return sum / (double)(n - 2 * (n / 4));
+}
+
 #define RESAMPLES 2000u
 
 struct stats stats_mean(const double *x, size_t n)

@@ -14,3 +14,5 @@ struct stats stats_of(double *x, size_t n);
 struct stats stats_ratio(const double *x, const double *y, size_t n, double *work);
 /* Mean, in `median`'s place, and its 95 % interval by a bootstrap that is the same every time; n >= 1. */
 struct stats stats_mean(const double *x, size_t n);
+/* Mean of the middle half; sorts x. */
+double stats_middle(double *x, size_t n);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One batch through a model on the device: one copy in, the kernels of kernels/cuda in the order of
- * backend_cpu_forward.c (launched or replayed, backend_cuda_graph.c), copies of what was asked for, one wait.  The kernels compute each row from
- * that row alone (cuda_kernels.h), so no division into launches changes bits.
+ * backend_cpu_forward.c (launched or replayed, backend_cuda_graph.c), copies of what was asked for, one
+ * wait.  The kernels compute each row from that row alone (cuda_kernels.h), so no division into launches
+ * changes bits.
  */
 #include <string.h>
 
@@ -396,6 +397,7 @@ int cuda_forward(struct backend_model *model, const struct fwd_batch *b, struct 
     f.err = err;
     return r < 0 ? r : fetch(&f);
 }
+
 /* ---- features to K/V -------------------------------------------------------------------------------- */
 
 static int inject_layers(struct cuda_model *m, uint32_t n, struct error *err)

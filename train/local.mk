@@ -40,12 +40,12 @@ libdedit_train_a_SOURCES += \
 	%D%/fit_internal.h \
 	%D%/fit_memory.c \
 	%D%/fit_setup.c \
-	%D%/gain.c \
-	%D%/gain.h \
 	%D%/forward.c \
 	%D%/from_drafter.c \
 	%D%/from_drafter.h \
 	%D%/forward.h \
+	%D%/gain.c \
+	%D%/gain.h \
 	%D%/init.c \
 	%D%/loss.c \
 	%D%/loss.h \
