@@ -27,6 +27,7 @@ libdedit_kernels_a_SOURCES = \
 	%D%/cpu/dispatch.c \
 	%D%/cpu/internal.h \
 	%D%/cpu/matmul-quant/c.c \
+	%D%/cpu/amx_ref.h \
 	%D%/cpu/matmul/amx_ref.c \
 	%D%/cpu/matmul/c.c \
 	%D%/cpu/quant/block.c \
@@ -132,3 +133,7 @@ libdedit_kernels_avx512_a_SOURCES += \
 	%D%/cpu/gemm/transpose16.h \
 	%D%/cpu/gemm/tile.h \
 	%D%/cpu/train/avx512.c
+libdedit_kernels_amx_a_SOURCES += \
+	%D%/cpu/gemm/amx.c \
+	%D%/cpu/gemm/transpose16.h \
+	%D%/cpu/train/amx.c

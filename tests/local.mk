@@ -238,7 +238,7 @@ tests_unit_test_train_from_LDADD = $(train_test_libs)
 tests_unit_test_train_agree_SOURCES = %D%/unit/test-train-agree.c $(train_fixtures)
 tests_unit_test_train_agree_LDADD = $(train_test_libs)
 tests_unit_test_train_kernels_SOURCES = %D%/unit/test-train-kernels.c
-tests_unit_test_train_kernels_LDADD = $(train_test_libs)
+tests_unit_test_train_kernels_LDADD = $(amx_emu_libs) $(train_test_libs)
 
 daemon_test_libs = libdedit-test.a $(daemon_libs) $(JANSSON_LIBS) $(CHECK_LIBS)
 check_PROGRAMS += %D%/unit/test-daemon-config
@@ -264,9 +264,11 @@ check_LIBRARIES += libdedit-amx-emu.a
 libdedit_amx_emu_a_CFLAGS = $(AM_CFLAGS) $(AVX512_CFLAGS)
 libdedit_amx_emu_a_SOURCES = \
 	%D%/amx-emu/amx-emu.h \
+	%D%/amx-emu/gemm.c \
 	%D%/amx-emu/matmul-quant.c
 amx_emu_libs += libdedit-amx-emu.a
 tests_unit_test_quant_mm_CPPFLAGS = $(AM_CPPFLAGS) -DHAVE_AMX_EMU
+tests_unit_test_train_kernels_CPPFLAGS = $(AM_CPPFLAGS) -DHAVE_AMX_EMU
 tests_unit_test_matmul_SOURCES += %D%/amx-emu/amx-emu.h %D%/amx-emu/matmul-bf16.c
 tests_unit_test_matmul_CPPFLAGS += -DHAVE_AMX_EMU
 endif

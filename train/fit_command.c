@@ -73,7 +73,7 @@ static const struct option_def common_opts[] = {
      "c, avx2, avx512 or amx (default: DEDIT_CPU_TIER,\nelse the best that this machine has)"},
     {ENGINE_OPT_THREADS, "threads", "N", "(default: the CPUs that this process may use)"},
     {OPT_BF16, "bf16", NULL,
-     "products of factors rounded to BF16 where that is\nfast (AMX); else F32"},
+     "products of factors rounded to BF16 where that is\nfast (AMX, AVX-512 BF16); else F32"},
     {OPT_SEED, "seed", "N", "(default: 0)"},
     {OPT_QUIET, "quiet", NULL, "no progress on standard error"},
     {0, NULL, NULL, NULL},

@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Training kernels: products and all others the same bits on every tier as in C, for every split;
- * BF16 products within their bound; every gradient against finite differences.
+ * BF16 products within their bound, those of AMX as its portable twin; every gradient against finite
+ * differences.
  */
+#include "config.h"
+
 #include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "kernels/cpu/amx_ref.h"
 #include "kernels/train.h"
 #include "tests/unit/util.h"
 #include "train/anchors.h"
 
-static const enum dk_tier tiers[] = {DK_TIER_AVX2, DK_TIER_AVX512};
+static const enum dk_tier tiers[] = {DK_TIER_AVX2, DK_TIER_AVX512, DK_TIER_AMX};
 
 static float noise(uint64_t i)
 {
@@ -39,8 +43,9 @@ static const struct dk_train_ops *tier(int i)
 
 static const struct {
     uint32_t m, n, k;
-} shapes[] = {{1, 1, 1},     {14, 32, 8},   {15, 33, 17},  {6, 16, 256}, {29, 65, 257},
-              {331, 40, 64}, {3, 1100, 20}, {40, 48, 600}, {5, 7, 0},    {64, 31, 513}};
+} shapes[] = {{1, 1, 1},     {14, 32, 8},   {15, 33, 17},   {6, 16, 256},
+              {29, 65, 257}, {331, 40, 64}, {3, 1100, 20},  {40, 48, 600},
+              {5, 7, 0},     {64, 31, 513}, {2, 900, 1601}, {270, 17, 1100}};
 
 /* Every way to lie in memory: A by rows or columns, B by rows or columns. */
 static struct dk_gemm gemm_of(int shape, int form, const float *a, const float *b, float *c)
@@ -99,9 +104,10 @@ END_TEST
 
 START_TEST(test_gemm_bf16)
 {
-    const struct dk_train_ops *t = dk_train_ops(DK_TIER_AVX512), *c = dk_train_ops(DK_TIER_C);
+    const struct dk_train_ops *t = dk_train_ops(_i ? DK_TIER_AMX : DK_TIER_AVX512),
+                              *c = dk_train_ops(DK_TIER_C);
     if (!t || !t->bf16)
-        TEST_SKIP_HARDWARE("no AVX-512 BF16");
+        TEST_SKIP_HARDWARE("no %s BF16", _i ? "AMX" : "AVX-512");
     void *scratch = mem_aligned(64, DK_GEMM_SCRATCH);
     for (int s = 0; s < (int)ARRAY_LEN(shapes); s++)
         for (int form = 0; form < 8; form++) {
@@ -124,6 +130,100 @@ START_TEST(test_gemm_bf16)
             mem_free(b);
             mem_free(x);
             mem_free(y);
+        }
+    mem_free(scratch);
+}
+END_TEST
+
+/* ---- AMX ------------------------------------------------------------------------------------------------ */
+
+#ifdef HAVE_AMX_EMU
+void dk_cpu_gemm_amx_emu(const struct dk_gemm *g, void *scratch);
+#endif
+typedef void (*gemm_fn)(const struct dk_gemm *g, void *scratch);
+
+/* A factor as VCVTNE2PS2BF16 rounds it: denormals are zero. */
+static uint16_t factor(float x)
+{
+    const uint16_t h = dk_f32_to_bf16(x);
+    return fabsf(x) < 0x1p-126f ? h & 0x8000 : h;
+}
+
+/* What the header promises of DK_GEMM_BF16, with the order of TDPBF16PS. */
+static void amx_twin(const struct dk_gemm *g)
+{
+    const uint32_t kp = (g->k + 31) / 32 * 32;
+    uint16_t *x = mem_calloc((size_t)g->m * kp, sizeof(*x)), *w = mem_calloc(kp, sizeof(*w));
+    for (uint32_t i = 0; i < g->m; i++)
+        for (uint32_t l = 0; l < g->k; l++)
+            x[(size_t)i * kp + l] = factor(g->a[i * g->a_row + l * g->a_col]);
+    for (uint32_t j = 0; j < g->n; j++) {
+        for (uint32_t l = 0; l < g->k; l++)
+            w[l] = factor(g->b[l * g->b_row + j * g->b_col]);
+        for (uint32_t i = 0; i < g->m; i++) {
+            float acc = g->flags & DK_GEMM_ADD ? g->c[i * g->ldc + j] : 0;
+            for (uint32_t l = 0; l < kp; l += 32)
+                acc = dk_tdp_element(acc, x + (size_t)i * kp + l, w + l, 2);
+            g->c[i * g->ldc + j] = acc;
+        }
+    }
+    mem_free(x);
+    mem_free(w);
+}
+
+/* All of g at once, and cut into quarters that are no multiples of a tile. */
+static void amx_follows(gemm_fn fn, struct dk_gemm g, size_t nc, void *scratch)
+{
+    float *want = noises(nc, 5), *y = noises(nc, 5), *z = noises(nc, 5);
+    g.flags |= DK_GEMM_BF16;
+    g.c = want;
+    amx_twin(&g);
+    g.c = y;
+    fn(&g, scratch);
+    test_floats_equal("amx", y, want, nc); /* what lies between the rows too */
+    for (int quarter = 0; quarter < 4; quarter++) {
+        struct dk_gemm p = g;
+        const uint32_t m0 = quarter & 1 ? g.m / 3 : 0, n0 = quarter & 2 ? g.n / 3 : 0;
+        p.m = quarter & 1 ? g.m - m0 : g.m / 3;
+        p.n = quarter & 2 ? g.n - n0 : g.n / 3;
+        p.a += m0 * p.a_row;
+        p.b += n0 * p.b_col;
+        p.c = z + m0 * p.ldc + n0;
+        fn(&p, scratch);
+    }
+    test_floats_equal("amx in quarters", z, want, nc);
+    mem_free(want);
+    mem_free(y);
+    mem_free(z);
+}
+
+/* Tiles, natively and emulated, against the portable twin: every form in memory, edges on all sides,
+ * several blocks of inputs, columns and rows. */
+START_TEST(test_gemm_amx)
+{
+    const struct dk_train_ops *t = dk_train_ops(DK_TIER_AMX);
+    gemm_fn fn = _i || !t ? NULL : t->gemm;
+#ifdef HAVE_AMX_EMU
+    if (_i && dk_train_ops(DK_TIER_AVX512) && dk_train_ops(DK_TIER_AVX512)->bf16)
+        fn = dk_cpu_gemm_amx_emu;
+#endif
+    if (!fn || (!_i && !t->bf16))
+        TEST_SKIP_HARDWARE("no %s", _i ? "AVX-512 BF16" : "AMX");
+    void *scratch = mem_aligned(64, DK_GEMM_SCRATCH);
+    for (int s = 0; s < (int)ARRAY_LEN(shapes); s++)
+        for (int form = 0; form < 8; form++) {
+            const size_t na = (size_t)shapes[s].m * shapes[s].k,
+                         nb = (size_t)shapes[s].k * shapes[s].n;
+            float *a = noises(na, 0), *b = noises(nb, na);
+            /* Denormals, and products that are. */
+            for (size_t i = 0; i < na; i += 7)
+                a[i] *= 0x1p-120f;
+            for (size_t i = 0; i < nb; i += 5)
+                b[i] *= i % 2 ? 0x1p-20f : 0x1p-126f;
+            amx_follows(fn, gemm_of(s, form, a, b, NULL), (size_t)shapes[s].m * (shapes[s].n + 3),
+                        scratch);
+            mem_free(a);
+            mem_free(b);
         }
     mem_free(scratch);
 }
@@ -380,7 +480,8 @@ int main(void)
     Suite *s = suite_create("train-kernels");
     TCase *c = test_case(s, "kernels");
     tcase_add_loop_test(c, test_gemm, 0, ARRAY_LEN(tiers));
-    tcase_add_test(c, test_gemm_bf16);
+    tcase_add_loop_test(c, test_gemm_bf16, 0, 2);
+    tcase_add_loop_test(c, test_gemm_amx, 0, 2);
     tcase_add_loop_test(c, test_tiers, 0, ARRAY_LEN(tiers));
     tcase_add_test(c, test_differences);
     tcase_add_loop_test(c, test_cross_entropy, 0, 2);

@@ -16,8 +16,13 @@ const struct dk_train_ops *dk_train_ops(enum dk_tier t)
 #ifdef DEDIT_TIER_AVX2
         return &dk_cpu_train_avx2;
 #endif
-    case DK_TIER_AVX512:
     case DK_TIER_AMX:
+#ifdef DEDIT_TIER_AMX
+        if (__builtin_cpu_supports("avx512bf16"))
+            return &dk_cpu_train_amx;
+#endif
+        /* fall through */
+    case DK_TIER_AVX512:
 #ifdef DEDIT_TIER_AVX512
         return __builtin_cpu_supports("avx512bf16") ? &dk_cpu_train_avx512bf16
                                                     : &dk_cpu_train_avx512;

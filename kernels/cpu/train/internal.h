@@ -13,3 +13,5 @@ DK_DECLARE_TRAIN(avx512);
 /* The AVX-512 tier with its products in BF16 where asked for; needs AVX-512 BF16. */
 void dk_cpu_gemm_avx512bf16(const struct dk_gemm *g, void *scratch);
 extern const struct dk_train_ops dk_cpu_train_avx512bf16;
+/* That on AMX tiles; needs AVX-512 BF16, too. */
+DK_DECLARE_TRAIN(amx);
