@@ -276,7 +276,14 @@ AMX static double amx_bf16(unsigned loops, float *sink)
         uint8_t palette, start, reserved[14];
         uint16_t bytes[16];
         uint8_t rows[16];
-    } config = {.palette = 1, .bytes = {64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16}};
+    } config = {.palette = 1,
+                .bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+                .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+    /* Numbers of both signs around 1: tiles of zeros run up to a fifth faster. */
+    uint16_t in[4][512];
+    uint32_t x = 1;
+    for (unsigned i = 0; i < 4 * 512; i++, x = x * 1664525 + 1013904223)
+        in[i / 512][i % 512] = (uint16_t)(0x3f00 + (x >> 24) + (x >> 8 & 0x8000));
     float out[256];
     /* gcc 12 believes that the instruction reads 8 bytes only. */
     __asm__ volatile("" : : "r"(&config) : "memory");
@@ -285,14 +292,16 @@ AMX static double amx_bf16(unsigned loops, float *sink)
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    _tile_zero(4);
-    _tile_zero(5);
+    _tile_loadd(4, in[0], 64);
+    _tile_loadd(5, in[1], 64);
+    _tile_loadd(6, in[2], 64);
+    _tile_loadd(7, in[3], 64);
     loops /= 16;
     for (unsigned l = 0; l < loops; l++) {
-        _tile_dpbf16ps(0, 4, 5);
-        _tile_dpbf16ps(1, 4, 5);
-        _tile_dpbf16ps(2, 4, 5);
-        _tile_dpbf16ps(3, 4, 5);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
     }
     _tile_stored(0, out, 64);
     _tile_release();

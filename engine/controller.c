@@ -12,6 +12,7 @@
 #define LOOK_EVERY   96u /* then, something else than the plan */
 #define HOLDS        8u  /* rounds that nothing is drafted, without thinking again */
 #define MANY         8u  /* requests: from there on, fewer plans are compared */
+#define KNOWN        8u  /* proposals of a drafter, before more than one request of a batch drafts */
 
 static uint32_t least(uint32_t a, uint32_t b)
 {
@@ -208,6 +209,9 @@ void controller_plan(struct engine *e)
         drafting = m;
         p = q;
     }
+    /* What nobody knows yet is found out at the price of one request. */
+    if (c->survival.curve[0][0].n < KNOWN)
+        drafting = least(drafting, 1);
     p.gain = plain > 0 ? best / plain : CONTROLLER_WORTH + 1; /* nothing is known: find out */
     bool worth = p.gain > CONTROLLER_WORTH;
     for (uint32_t i = 0; i < n; i++)
