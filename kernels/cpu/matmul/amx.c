@@ -27,6 +27,15 @@ struct ahead {
     bool done;
 };
 
+/*
+ * Tiles that may not be stored as they are wait here: a load cannot take its data from a tile store
+ * that is still on its way, so they are read when LATE others have been stored.
+ */
+#define LATE 8u
+struct late {
+    uint32_t row, rows, panel; /* rows 0: nothing waits */
+};
+
 /* The work of one configuration on one set of panels. */
 struct part {
     const struct dk_mm *mm;
@@ -38,7 +47,9 @@ struct part {
     const uint16_t *x0, *x1;
     struct ahead ahead;
     unsigned lines, more; /* to fetch with every step; and with those of the next rows */
-    float *spill; /* [16][16], for tiles that may not be stored as they are */
+    float *spill; /* [LATE][16][16] */
+    struct late late[LATE];
+    unsigned n_late;
 };
 
 static void configure(uint32_t rows0, uint32_t rows1)
@@ -76,13 +87,13 @@ static inline __attribute__((always_inline)) void fetch(struct ahead *f, bool fa
     }
 }
 
-/* What a finished tile becomes: stored as it is, or by way of spill. */
-static void finish(const struct part *t, uint32_t row, uint32_t rows, uint32_t panel)
+static void finish(struct part *t, unsigned i)
 {
-    uint32_t o0 = panel * DK_PANEL, left = t->mm->w->n - o0, n = left < DK_PANEL ? left : DK_PANEL;
-    for (uint32_t r = 0; r < rows; r++) {
-        float *y = t->mm->y + (row + r) * t->mm->ldy + o0;
-        const float *s = t->spill + r * DK_PANEL;
+    const struct late *l = &t->late[i];
+    uint32_t o0 = l->panel * DK_PANEL, left = t->mm->w->n - o0, n = left < DK_PANEL ? left : DK_PANEL;
+    const float *s = t->spill + (size_t)i * 16 * DK_PANEL;
+    float *y = t->mm->y + l->row * t->mm->ldy + o0;
+    for (uint32_t r = 0; r < l->rows; r++, y += t->mm->ldy, s += DK_PANEL) {
         if (t->mm->flags & DK_MM_ADD && n == DK_PANEL)
             for (uint32_t o = 0; o < DK_PANEL; o++) /* one register */
                 y[o] += s[o];
@@ -92,20 +103,42 @@ static void finish(const struct part *t, uint32_t row, uint32_t rows, uint32_t p
         else
             memcpy(y, s, n * sizeof *y);
     }
+    t->late[i].rows = 0;
+}
+
+static bool stored_whole(const struct part *t, uint32_t panel)
+{
+    return !(t->mm->flags & DK_MM_ADD) && (panel + 1) * DK_PANEL <= t->mm->w->n;
+}
+
+/* Where the next tile waits. */
+static float *wait_place(struct part *t, uint32_t row, uint32_t rows, uint32_t panel)
+{
+    unsigned i = t->n_late++ % LATE;
+    if (t->late[i].rows)
+        finish(t, i);
+    t->late[i] = (struct late){row, rows, panel};
+    return t->spill + (size_t)i * 16 * DK_PANEL;
 }
 
 /* The tile's number must be a constant of the instruction. */
 #define STORE(number, row, rows, panel)                                                            \
     do {                                                                                           \
         uint32_t row_ = (row), panel_ = (panel);                                                   \
-        if (!(t->mm->flags & DK_MM_ADD) && panel_ * DK_PANEL + DK_PANEL <= t->mm->w->n) {          \
+        if (stored_whole(t, panel_))                                                               \
             _tile_stored(number, t->mm->y + row_ * t->mm->ldy + (size_t)panel_ * DK_PANEL,         \
                          t->mm->ldy * sizeof(float));                                              \
-        } else {                                                                                   \
-            _tile_stored(number, t->spill, 64);                                                    \
-            finish(t, row_, (rows), panel_);                                                       \
-        }                                                                                          \
+        else                                                                                       \
+            _tile_stored(number, wait_place(t, row_, (rows), panel_), 64);                         \
     } while (0)
+
+/* The lines of a panel's results, which are about to be written and may be another core's. */
+static inline void claim(const struct part *t, uint32_t row, uint32_t rows, uint32_t panel)
+{
+    const float *y = t->mm->y + row * t->mm->ldy + (size_t)panel * DK_PANEL;
+    for (uint32_t r = 0; r < rows; r++, y += t->mm->ldy)
+        __asm__ volatile("prefetchw %0" : : "m"(*y));
+}
 
 /* One tile of rows by one panel. */
 static void part_1x1(struct part *t)
@@ -113,6 +146,7 @@ static void part_1x1(struct part *t)
     const uint16_t *w = t->w, *x = t->x0;
     const size_t step = t->rows0 * 32;
     struct ahead f = t->ahead;
+    claim(t, t->row, t->rows0, t->panel);
     _tile_zero(0);
     for (uint32_t k = 0; k < t->k_tiles; k++) {
         fetch(&f, false);
@@ -132,6 +166,8 @@ static void part_2x1(struct part *t)
     const uint16_t *w = t->w, *x0 = t->x0, *x1 = t->x1;
     const size_t step0 = t->rows0 * 32, step1 = t->rows1 * 32;
     struct ahead f = t->ahead;
+    claim(t, t->row, t->rows0, t->panel);
+    claim(t, t->row + 16, t->rows1, t->panel);
     _tile_zero(0);
     _tile_zero(2);
     for (uint32_t k = 0; k < t->k_tiles; k++) {
@@ -150,24 +186,16 @@ static void part_2x1(struct part *t)
     STORE(2, t->row + 16, t->rows1, t->panel);
 }
 
-/* The lines of two panels' results, which are about to be written and nobody has read lately. */
-static inline void claim(const struct dk_mm *mm, uint32_t row, uint32_t rows, uint32_t panel)
-{
-    const float *y = mm->y + row * mm->ldy + (size_t)panel * DK_PANEL;
-    for (uint32_t r = 0; r < rows; r++, y += mm->ldy) {
-        __asm__ volatile("prefetchw %0" : : "m"(y[0]));
-        __asm__ volatile("prefetchw %0" : : "m"(y[DK_PANEL]));
-    }
-}
-
 /* Two tiles of rows by two panels. */
 static void part_2x2(struct part *t)
 {
     const uint16_t *w0 = t->w, *w1 = w0 + t->panel_elems, *x0 = t->x0, *x1 = t->x1;
     const size_t step0 = t->rows0 * 32, step1 = t->rows1 * 32;
     struct ahead f = t->ahead;
-    claim(t->mm, t->row, 16, t->panel);
-    claim(t->mm, t->row + 16, t->rows1, t->panel);
+    for (uint32_t p = t->panel; p < t->panel + 2; p++) {
+        claim(t, t->row, t->rows0, p);
+        claim(t, t->row + 16, t->rows1, p);
+    }
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -271,5 +299,8 @@ DK_DECLARE_MATMUL(dk_cpu_matmul_bf16_amx)
             part_rows(&t, P, want ? full : 0, want ? rows : full, dk_act_bf16(a));
         }
     }
+    for (unsigned i = 0; i < LATE; i++)
+        if (t.late[i].rows)
+            finish(&t, i);
     _tile_release();
 }
