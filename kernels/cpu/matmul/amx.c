@@ -39,15 +39,15 @@ struct late {
 /* The work of one configuration on one set of panels. */
 struct part {
     const struct dk_mm *mm;
-    const uint16_t *w;   /* first panel */
-    size_t panel_elems;  /* to the next panel */
+    const uint16_t *w;  /* first panel */
+    size_t panel_elems; /* to the next panel */
     uint32_t k_tiles;
     uint32_t panel, row; /* first output panel and row */
     uint32_t rows0, rows1;
     const uint16_t *x0, *x1;
     struct ahead ahead;
     unsigned lines, more; /* to fetch with every step; and with those of the next rows */
-    float *spill; /* [LATE][16][16] */
+    float *spill;         /* [LATE][16][16] */
     struct late late[LATE];
     unsigned n_late;
 };
@@ -90,7 +90,8 @@ static inline __attribute__((always_inline)) void fetch(struct ahead *f, bool fa
 static void finish(struct part *t, unsigned i)
 {
     const struct late *l = &t->late[i];
-    uint32_t o0 = l->panel * DK_PANEL, left = t->mm->w->n - o0, n = left < DK_PANEL ? left : DK_PANEL;
+    uint32_t o0 = l->panel * DK_PANEL, left = t->mm->w->n - o0,
+             n = left < DK_PANEL ? left : DK_PANEL;
     const float *s = t->spill + (size_t)i * 16 * DK_PANEL;
     float *y = t->mm->y + l->row * t->mm->ldy + o0;
     for (uint32_t r = 0; r < l->rows; r++, y += t->mm->ldy, s += DK_PANEL) {
@@ -202,6 +203,10 @@ static void part_2x2(struct part *t)
     _tile_zero(3);
     for (uint32_t k = 0; k < t->k_tiles; k++) {
         fetch(&f, true);
+        for (unsigned i = 0; i < TILE_LINES; i++) { /* the rows come from L2: the next step's */
+            __builtin_prefetch((const char *)(x0 + step0) + (size_t)LINE * i, 0, 3);
+            __builtin_prefetch((const char *)(x1 + step1) + (size_t)LINE * i, 0, 3);
+        }
         _tile_loadd(4, x0, 64);
         _tile_loadd(6, w0, 64);
         _tile_loadd(7, w1, 64);
