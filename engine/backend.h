@@ -33,6 +33,7 @@ struct backend_options {
     uint32_t n_kv_blocks; /* of DK_KV_BLOCK positions */
     uint32_t max_rows;    /* rows of one forward call */
     uint32_t max_context; /* positions; RoPE tables reach so far */
+    uint32_t tap_rows;    /* rows of a drafter's taps(); 0: none */
     /* CUDA: the device, and what opened it (engine/device.h). */
     int device;
     const struct dcu_api *cuda;
@@ -45,7 +46,7 @@ struct fwd_row {
     uint32_t slot;           /* where its K/V go */
     struct dk_attn_row path; /* what it sees, itself included */
     float *logits;           /* vocab floats, or NULL */
-    float *taps;             /* n_taps * hidden floats, or NULL */
+    float *taps;             /* n_taps * hidden floats, or NULL; the host's or taps()'s, as all of a batch */
 };
 struct fwd_batch {
     uint32_t n_rows;
@@ -58,7 +59,7 @@ struct fwd_batch {
 
 /* A committed position that a drafter is to know: its taps become K/V of every drafter layer. */
 struct ctx_row {
-    const float *taps; /* n_taps * hidden of the target */
+    const float *taps; /* n_taps * hidden of the target; the host's or taps()'s, as all of a call */
     uint32_t pos, slot;
     float *fused; /* hidden floats of the drafter: what its layers read, or NULL */
 };
@@ -97,6 +98,13 @@ struct backend {
     int (*plan_drafter)(const struct model_file *target, const struct model_file *f,
                         const struct backend_options *o, enum backend_dtype dtype,
                         struct backend_memory *ret, struct error *err);
+    /*
+     * Room for the taps of backend_options.tap_rows rows, n_taps * hidden floats each, in the memory
+     * where forward() of the target and inject() of the drafter work: rows that point there stay
+     * there, and the host must not look at them.  NULL (the member, or what it returns): rows point
+     * to the host's memory.
+     */
+    float *(*taps)(struct backend_model *drafter);
     /* At most max_rows of the target's options. */
     int (*inject)(struct backend_model *drafter, const struct ctx_row *rows, uint32_t n,
                   struct error *err);

@@ -29,6 +29,11 @@ static int cuda_kv_copy(struct backend_model *model, const uint32_t *from, const
     return 0;
 }
 
+static float *cuda_taps(struct backend_model *drafter)
+{
+    return cuda_of(drafter)->kept.mem;
+}
+
 static void cuda_describe(const struct backend_model *model, struct backend_memory *mem,
                           struct backend_timing *timing, const char **ret_class)
 {
@@ -65,6 +70,7 @@ const struct backend backend_cuda = {
     .forward = cuda_forward,
     .load_drafter = cuda_load_drafter,
     .plan_drafter = cuda_plan_drafter,
+    .taps = cuda_taps,
     .inject = cuda_inject,
     .kv_copy = cuda_kv_copy,
     .describe = cuda_describe,

@@ -46,6 +46,7 @@ struct cuda_batch {
     uint32_t *head_index; /* [max_rows] live row of a row with logits */
     uint32_t *tap_index;  /* [max_rows] row of a row with taps, below the last layer */
     uint32_t *tap_live;   /* [max_rows] the same at the last layer: its live row */
+    uint32_t *tap_kept;   /* [max_rows] row of cuda_kept, of a row with taps or of one to inject */
     uint32_t *from, *to;  /* [max_rows] of kv_copy */
     uint32_t *n_pairs;
     uint32_t *words; /* [max_words] tables of blocks and tails */
@@ -60,6 +61,7 @@ struct cuda_scratch {
     float *g, *u;        /* ld_f */
     float *cs;           /* [max_rows][head_dim] */
     float *taps;         /* [max_rows][tap_floats]: a drafter's features, or layers' taps, tight */
+    float *kept;         /* [tap_rows][tap_floats of the taps alone]: backend.taps(), drafters only */
     float *logits;       /* [CUDA_LOGIT_ROWS][head.n] */
     float *part;         /* attention: part_floats */
     struct dcu_act act;
@@ -75,11 +77,18 @@ struct cuda_pinned {
     size_t staging_bytes; /* of one */
 };
 
+/* Taps that stay on the device: rows of `width` floats in a drafter's scratch memory. */
+struct cuda_kept {
+    float *mem; /* NULL: none */
+    uint32_t rows, width;
+};
+
 /* What a graph's launches depend on, besides the arrays on the device; no padding. */
 struct cuda_shape {
     uint32_t kind; /* enum cuda_kind */
     uint32_t rows, live, head, tapped;
     uint32_t windowed, max_vis; /* the bucket */
+    uint32_t kept;              /* taps come from, or go to, cuda_kept */
     uint32_t n_taps, tap_layers[CUDA_TAP_LAYERS];
 };
 enum cuda_kind { CUDA_FORWARD, CUDA_INJECT, CUDA_INJECT_FUSED };
@@ -122,6 +131,7 @@ struct cuda_model {
     unsigned forms;
     struct cuda_scratch s;
     struct cuda_pinned p;
+    struct cuda_kept kept; /* a drafter's own; a target's: of the drafter that was loaded last */
     dcu_stream stream;
     dcu_event staged[2];
     struct cuda_graphs graphs;
@@ -185,10 +195,12 @@ int cuda_scratch_layout(const struct model_config *c, const struct backend_optio
 struct cuda_rows {
     uint32_t n, n_live, n_head, n_tap, n_words;
     uint32_t max_vis; /* longest path */
-    bool windowed;
+    bool windowed, kept;
 };
 int cuda_batch_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda_rows *ret,
                     struct error *err);
+/* Where the taps of the i-th row with taps are kept, into the pinned area; false: the host has them. */
+bool cuda_taps_kept(struct cuda_model *m, const float *taps, uint32_t i);
 /* Enqueues the copy. */
 int cuda_batch_send(struct cuda_model *m, uint32_t n_words, struct error *err);
 

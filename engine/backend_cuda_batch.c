@@ -106,6 +106,10 @@ int cuda_batch_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda
         if (row->path.n_vis > c.max_vis)
             c.max_vis = row->path.n_vis;
         if (row->taps && b->n_taps) {
+            bool kept = cuda_taps_kept(m, row->taps, c.n_tap);
+            if (c.n_tap && kept != c.kept)
+                return ERR(err, INTERNAL, "a batch has taps on the host and on the device");
+            c.kept = kept;
             h->tap_live[c.n_tap] = c.n_live;
             h->tap_index[c.n_tap++] = r;
         }
@@ -122,6 +126,16 @@ int cuda_batch_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda
     c.n_words = w.n;
     *ret = c;
     return 0;
+}
+
+bool cuda_taps_kept(struct cuda_model *m, const float *taps, uint32_t i)
+{
+    const struct cuda_kept *k = &m->kept;
+    uintptr_t at = (uintptr_t)taps - (uintptr_t)k->mem;
+    if (!k->mem || at >= (size_t)k->rows * k->width * sizeof(float))
+        return false;
+    m->p.batch.tap_kept[i] = (uint32_t)(at / sizeof(float) / k->width);
+    return true;
 }
 
 int cuda_batch_send(struct cuda_model *m, uint32_t n_words, struct error *err)

@@ -206,7 +206,19 @@ static uint32_t last_taps(const struct run *f)
     return n ? (n - 1) / tap_places(f->m) * tap_places(f->m) : 0;
 }
 
-/* The taps of a layer, into the buffer; where it is full and more are to come, the host waits for it. */
+/* The t-th taps, to where they stay. */
+static int keep_tap(const struct run *f, const struct stage *s, uint32_t t)
+{
+    struct cuda_model *m = f->m;
+    const uint32_t hidden = m->cfg.hidden;
+    CUDA_DO(m, f->err, "taps",
+            m->api->move(m->stream, m->kept.mem + (size_t)t * hidden, m->kept.width,
+                         m->s.batch.tap_kept, s->x, m->s.ld_x, s->tap_index, f->c.n_tap, hidden));
+    return 0;
+}
+
+/* The taps of a layer; for the host, into the buffer: where it is full and more are to come, the host
+ * waits for it. */
 static int tap(const struct run *f, const struct stage *s, uint32_t layer)
 {
     struct cuda_model *m = f->m;
@@ -214,6 +226,12 @@ static int tap(const struct run *f, const struct stage *s, uint32_t layer)
     for (uint32_t t = 0; f->c.n_tap && t < f->b->n_taps; t++) {
         if (f->b->tap_layers[t] != layer)
             continue;
+        if (f->c.kept) {
+            int r = keep_tap(f, s, t);
+            if (r < 0)
+                return r;
+            continue;
+        }
         CUDA_DO(m, f->err, "taps",
                 m->api->gather(m->stream, m->s.taps + (size_t)(t % places) * f->c.n_tap * hidden,
                                hidden, s->x, m->s.ld_x, s->tap_index, f->c.n_tap, hidden));
@@ -312,7 +330,7 @@ static int fetch(const struct run *f)
 {
     struct cuda_model *m = f->m;
     const size_t vocab = m->head.n;
-    const uint32_t taps = f->c.n_tap ? f->b->n_taps : 0, first = last_taps(f);
+    const uint32_t taps = f->c.n_tap && !f->c.kept ? f->b->n_taps : 0, first = last_taps(f);
     int r = taps ? copy_taps(f, taps - first) : 0;
     uint32_t i = 0, n = head_rows(f, 0);
     while (r == 0) {
@@ -357,11 +375,11 @@ static int enqueue_forward(void *arg, struct error *err)
     return r == 0 && f->c.n_head ? head(f, 0, head_rows(f, 0)) : r;
 }
 
-/* false: a batch that waits for the host between its launches. */
+/* false: a batch that waits for the host between its launches, or has too many taps for a shape. */
 static bool shape_of(const struct run *f, struct cuda_shape *ret)
 {
     uint32_t n_taps = f->c.n_tap ? f->b->n_taps : 0;
-    if (n_taps > tap_places(f->m))
+    if (n_taps > (f->c.kept ? CUDA_TAP_LAYERS : tap_places(f->m)))
         return false;
     *ret = (struct cuda_shape){.kind = CUDA_FORWARD,
                                .rows = f->c.n,
@@ -370,6 +388,7 @@ static bool shape_of(const struct run *f, struct cuda_shape *ret)
                                .tapped = f->c.n_tap,
                                .windowed = f->c.windowed,
                                .max_vis = f->c.max_vis,
+                               .kept = f->c.kept,
                                .n_taps = n_taps};
     for (uint32_t t = 0; t < n_taps; t++)
         ret->tap_layers[t] = f->b->tap_layers[t];
@@ -429,15 +448,25 @@ static int inject_layers(struct cuda_model *m, uint32_t n, struct error *err)
     return 0;
 }
 
+struct injection {
+    struct cuda_model *m;
+    uint32_t n;
+    bool kept;  /* the taps are on the device */
+    bool fused; /* somebody wants to see the features */
+};
+
 /* All layers read the same features: prepared once, in every form that any of them wants. */
-static int features(struct cuda_model *m, uint32_t n, bool fused, struct error *err)
+static int features(const struct injection *in, struct error *err)
 {
+    struct cuda_model *m = in->m;
     const struct cuda_scratch *t = &m->s;
+    const uint32_t n = in->n;
     unsigned forms = 0;
     int r = prepare(m,
                     (struct dcu_prep){.src = DCU_SRC_PLAIN,
-                                      .x = t->taps,
-                                      .ldx = t->tap_floats,
+                                      .x = in->kept ? m->kept.mem : t->taps,
+                                      .ldx = in->kept ? m->kept.width : t->tap_floats,
+                                      .index = in->kept ? t->batch.tap_kept : NULL,
                                       .rows = n,
                                       .k = m->fc.k,
                                       .forms = form_of(&m->fc)},
@@ -456,18 +485,12 @@ static int features(struct cuda_model *m, uint32_t n, bool fused, struct error *
                                       .eps = m->cfg.rms_eps,
                                       .rows = n,
                                       .k = m->cfg.hidden,
-                                      .y = fused ? t->h : NULL,
+                                      .y = in->fused ? t->h : NULL,
                                       .ldy = t->ld_x,
                                       .forms = forms},
                     err);
     return r;
 }
-
-struct injection {
-    struct cuda_model *m;
-    uint32_t n;
-    bool fused; /* somebody wants to see the features */
-};
 
 static int enqueue_inject(void *arg, struct error *err)
 {
@@ -476,8 +499,26 @@ static int enqueue_inject(void *arg, struct error *err)
     CUDA_DO(
         m, err, "rotation",
         m->api->angles(m->stream, m->inv_freq, m->cfg.head_dim, m->s.batch.rows, in->n, m->s.cs));
-    int r = features(m, in->n, in->fused, err);
+    int r = features(in, err);
     return r < 0 ? r : inject_layers(m, in->n, err);
+}
+
+/* Rows into the pinned area; their taps, too, where the device does not have them. */
+static int fill_injection(struct injection *in, const struct ctx_row *rows, struct error *err)
+{
+    struct cuda_model *m = in->m;
+    const size_t ld = m->s.tap_floats, width = m->fc.k;
+    for (uint32_t i = 0; i < in->n; i++) {
+        m->p.batch.rows[i] = (struct dcu_row){.pos = rows[i].pos, .slot = rows[i].slot, .n_vis = 1};
+        bool kept = cuda_taps_kept(m, rows[i].taps, i);
+        if (i && kept != in->kept)
+            return ERR(err, INTERNAL, "features of taps on the host and on the device");
+        in->kept = kept;
+        if (!kept)
+            memcpy(m->p.taps + i * ld, rows[i].taps, width * sizeof(float));
+        in->fused = in->fused || rows[i].fused;
+    }
+    return 0;
 }
 
 int cuda_inject(struct backend_model *drafter, const struct ctx_row *rows, uint32_t n,
@@ -485,24 +526,22 @@ int cuda_inject(struct backend_model *drafter, const struct ctx_row *rows, uint3
 {
     struct cuda_model *m = cuda_of(drafter);
     const struct cuda_scratch *t = &m->s;
-    const size_t width = m->fc.k;
     struct injection in = {.m = m, .n = n};
     if (n == 0)
         return 0;
     if (n > m->opt.max_rows)
         return ERR(err, LIMIT, "features of %u rows: at most %u fit", n, m->opt.max_rows);
     CUDA_DO(m, err, "the device", m->api->device_use(m->opt.device));
-    for (uint32_t i = 0; i < n; i++) {
-        m->p.batch.rows[i] = (struct dcu_row){.pos = rows[i].pos, .slot = rows[i].slot, .n_vis = 1};
-        memcpy(m->p.taps + i * t->tap_floats, rows[i].taps, width * sizeof(float));
-        in.fused = in.fused || rows[i].fused;
-    }
-    int r = cuda_batch_send(m, 0, err);
+    int r = fill_injection(&in, rows, err);
+    if (r == 0)
+        r = cuda_batch_send(m, 0, err);
     if (r < 0)
         return r;
-    CUDA_DO(m, err, "features",
-            m->api->copy_in(m->stream, t->taps, m->p.taps, n * t->tap_floats * sizeof(float)));
-    struct cuda_shape shape = {.kind = in.fused ? CUDA_INJECT_FUSED : CUDA_INJECT, .rows = n};
+    if (!in.kept)
+        CUDA_DO(m, err, "features",
+                m->api->copy_in(m->stream, t->taps, m->p.taps, n * t->tap_floats * sizeof(float)));
+    struct cuda_shape shape = {
+        .kind = in.fused ? CUDA_INJECT_FUSED : CUDA_INJECT, .rows = n, .kept = in.kept};
     r = cuda_graph_run(m, &shape, enqueue_inject, &in, err);
     if (r < 0)
         return r;

@@ -147,6 +147,8 @@ static void name_regions(struct cuda_model *m)
     name(s->u, rows * s->ld_f * f);
     name(s->cs, rows * m->cfg.head_dim * f);
     name(s->taps, rows * s->tap_floats * f);
+    if (m->kept.mem)
+        name(m->kept.mem, (size_t)m->kept.rows * m->kept.width * f);
     name(s->logits, (rows < CUDA_LOGIT_ROWS ? rows : CUDA_LOGIT_ROWS) * (size_t)m->head.n * f);
     name(s->part, s->part_floats * f);
     name(s->act.mem, dcu_act_bytes(s->act.forms, s->act.max_rows, s->act.max_k));
@@ -158,10 +160,16 @@ static void name_regions(struct cuda_model *m)
     name(b->head_index, rows * sizeof(uint32_t));
     name(b->tap_index, rows * sizeof(uint32_t));
     name(b->tap_live, rows * sizeof(uint32_t));
+    name(b->tap_kept, rows * sizeof(uint32_t));
     name(b->from, rows * sizeof(uint32_t));
     name(b->to, rows * sizeof(uint32_t));
     name(b->n_pairs, sizeof(uint32_t));
     name(b->words, m->max_words * sizeof(uint32_t));
+}
+
+static uint32_t d_taps(const struct model_config *c)
+{
+    return c->drafter->n_taps * c->drafter->target_hidden;
 }
 
 /* m has its file, options and, for a drafter, its target. */
@@ -191,6 +199,8 @@ static int load_into(struct cuda_model *m, const struct model_tensor *head, unsi
     if (cuda_scratch_layout(&m->cfg, &m->opt, m->forms, head_n, m->scratch, m->pinned, &m->s, &m->p,
                             &words, &device, &pinned) < 0)
         return ERR(err, INTERNAL, "activation size changed while loading");
+    if (m->cfg.drafter && m->opt.tap_rows)
+        m->kept = (struct cuda_kept){m->s.kept, m->opt.tap_rows, d_taps(&m->cfg)};
     m->batch_bytes = (size_t)((char *)m->s.batch.words - (char *)m->s.batch.rows);
     for (uint32_t l = 0; l < m->cfg.n_layers; l++) {
         char *k = (char *)m->kv + (size_t)2 * l * z.kv_layer;
@@ -285,6 +295,7 @@ int cuda_load_drafter(struct backend_model *target, struct model_file *f, enum b
         m->head = t->head;
     if (!m->own_embed)
         m->embed = t->embed;
+    t->kept = m->kept;
     *ret = (void *)m;
     return 0;
 }
@@ -296,6 +307,8 @@ void cuda_free(struct backend_model *model)
         return;
     const struct dcu_api *a = m->api;
     (void)a->device_use(m->opt.device);
+    if (m->target && m->target->kept.mem == m->kept.mem)
+        m->target->kept = (struct cuda_kept){0};
     cuda_graphs_free(m);
     if (m->stream)
         (void)a->stream_free(m->stream);

@@ -42,6 +42,7 @@ static void carve_batch(struct carver *c, struct cuda_batch *b, size_t rows, uin
     b->head_index = carve(c, rows, sizeof(uint32_t));
     b->tap_index = carve(c, rows, sizeof(uint32_t));
     b->tap_live = carve(c, rows, sizeof(uint32_t));
+    b->tap_kept = carve(c, rows, sizeof(uint32_t));
     b->from = carve(c, rows, sizeof(uint32_t));
     b->to = carve(c, rows, sizeof(uint32_t));
     b->n_pairs = carve(c, 1, sizeof(uint32_t));
@@ -90,6 +91,7 @@ int cuda_scratch_layout(const struct model_config *cfg, const struct backend_opt
     s->u = carve(&c, rows * s->ld_f, sizeof(float));
     s->cs = carve(&c, rows * cfg->head_dim, sizeof(float));
     s->taps = carve(&c, rows * s->tap_floats, sizeof(float));
+    s->kept = d ? carve(&c, (size_t)o->tap_rows * features, sizeof(float)) : NULL;
     s->logits = carve(&c, logit_rows * head_n, sizeof(float));
     /* One row of attention always fits. */
     size_t one = dcu_attention_part_floats(1, cfg->n_heads, cfg->head_dim, o->max_context);

@@ -126,13 +126,14 @@ static int run_target(struct engine *e, struct seq *s, uint32_t n, struct error 
 {
     float max;
     bool bad;
+    uint32_t at = 0;
     for (uint32_t i = 0; i < n; i++)
         s->tokens[s->n_kv + i] = (i * 7919u + 11u) % e->model->vocab_size;
     seq_rows(s, s->n_kv, n, e->rows);
     for (uint32_t i = 0; i < n; i++) {
         e->rows[i].logits = e->logits + (size_t)i * e->model->vocab_size;
         if (e->taps)
-            e->rows[i].taps = e->taps + (size_t)i * e->drafter.n_taps * e->model->hidden;
+            e->rows[i].taps = drafting_taps(e, &at);
     }
     struct fwd_batch b = {.n_rows = n,
                           .rows = e->rows,
@@ -163,11 +164,10 @@ static int run_pass(struct engine *e, struct calibration *c, const struct seq *s
 
 static int run_inject(struct engine *e, const struct seq *s, uint32_t n, struct error *err)
 {
+    uint32_t at = 0;
     for (uint32_t i = 0; i < n; i++)
-        e->context[i] = (struct draft_context){.taps = e->taps + (size_t)i * e->drafter.n_taps *
-                                                                     e->model->hidden,
-                                               .pos = i,
-                                               .slot = seq_slot(s, i)};
+        e->context[i] = (struct draft_context){
+            .taps = drafting_taps(e, &at), .pos = i, .slot = seq_slot(s, i)};
     return e->drafter.ops->inject(e->drafter.self, e->context, n, err);
 }
 

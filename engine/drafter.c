@@ -364,5 +364,6 @@ struct block_drafter drafter_ops(struct drafter *d)
                                   .max_rows = d->max_rows,
                                   /* Rows of a block may lie behind the end of the context. */
                                   .max_context = d->max_context + most,
-                                  .max_passes = DRAFT_MAX_PASSES};
+                                  .max_passes = DRAFT_MAX_PASSES,
+                                  .taps = d->backend->taps ? d->backend->taps(d->model) : NULL};
 }

@@ -69,11 +69,7 @@ int drafting_new(const struct engine *e, const struct drafting_params *p, uint64
     d->temperature = temperature;
     d->context = has_passes(d) || (resolved.method == DRAFT_AUTO && e->drafter.ops);
     auto_init(&d->automatic, &e->controller);
-    if (d->context && resolved.method == DRAFT_AUTO) {
-        r = drafting_backlog_new(e, d, err);
-        if (r < 0)
-            return r;
-    }
+    d->puts_off = d->context && resolved.method == DRAFT_AUTO;
     if (resolved.verification == DRAFT_REJECTION) {
         r = make_rejection(d, e->model->vocab_size, err);
         if (r < 0)
@@ -91,7 +87,6 @@ struct drafting_state *drafting_free(struct drafting_state *d)
     mem_free(d->probs);
     mem_free(d->weights);
     mem_free(d->q);
-    mem_free(d->backlog);
     mem_free(d);
     return NULL;
 }
@@ -102,12 +97,6 @@ void drafting_reset(struct drafting_state *d)
         return;
     d->phase = DRAFTING_IDLE;
     proposal_clear(&d->proposal);
-}
-
-void drafting_forget_context(struct drafting_state *d)
-{
-    if (d)
-        d->cursor = d->n_backlog = d->n_extended = 0;
 }
 
 uint32_t drafting_nodes(const struct request *r)

@@ -29,8 +29,10 @@ struct drafting_state {
     bool context;    /* a block drafter: target rows leave taps */
     uint32_t cursor; /* all positions below have the drafter's context */
     uint32_t n_extended; /* rows of made-up context, from the anchor's position on */
-    /* Taps of the last positions before the anchor that the drafter has not been given; auto only. */
-    float *backlog; /* [DRAFTING_BACKLOG][n_taps * hidden] */
+    /* Taps of the last positions before the anchor that the drafter has not been given, rows of
+     * engine.taps; auto only. */
+    bool puts_off;
+    const float *backlog[DRAFTING_BACKLOG];
     uint32_t backlog_pos, n_backlog;
     size_t script_at; /* next entry */
     struct draft_round round;
@@ -56,7 +58,7 @@ DEFINE_CLEANUP(struct drafting_state *, drafting_free);
 /* A round that had begun is forgotten (preemption, commit). */
 void drafting_reset(struct drafting_state *d);
 /* Its blocks went away. */
-void drafting_forget_context(struct drafting_state *d);
+void drafting_forget_context(struct engine *e, struct drafting_state *d);
 
 /* Nodes of the proposal that waits to be verified. */
 uint32_t drafting_nodes(const struct request *r);
@@ -89,4 +91,5 @@ int drafting_extend(struct engine *e, struct request *r, const float *taps, uint
 uint32_t drafting_extended(const struct request *r);
 /* Keeps the first `keep` of them. */
 void drafting_roll_back(struct engine *e, struct request *r, uint32_t keep);
-int drafting_backlog_new(const struct engine *e, struct drafting_state *d, struct error *err);
+/* The next row of engine.taps from *at on that no backlog holds; there is one for every row of a batch. */
+float *drafting_taps(const struct engine *e, uint32_t *at);

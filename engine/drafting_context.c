@@ -39,7 +39,7 @@ static uint32_t settled(const struct request *r)
 uint32_t drafting_missing(struct engine *e, struct request *r, uint32_t most, uint32_t *ret_from)
 {
     const struct drafting_state *d = r->drafting;
-    if (!d || !d->context || (d->backlog && !d->automatic.wants))
+    if (!d || !d->context || (d->puts_off && !d->automatic.wants))
         return 0; /* nobody waits for it */
     uint32_t from = drafting_cursor(e, r), end = least(settled(r), e->drafter.max_context), n = 0;
     while (n < most && from + n < end && !seq_drafted(&r->seq, e->space.pool, from + n))
@@ -55,10 +55,32 @@ static size_t row_floats(const struct engine *e)
     return (size_t)e->drafter.n_taps * e->model->hidden;
 }
 
-int drafting_backlog_new(const struct engine *e, struct drafting_state *d, struct error *err)
+/* Rows are held by marks, not copied: they may lie where the host cannot look. */
+static void hold(struct engine *e, const float *taps, bool held)
 {
-    d->backlog = mem_array(DRAFTING_BACKLOG * row_floats(e), sizeof(*d->backlog));
-    return d->backlog ? 0 : ERR_NOMEM(err);
+    e->taps_held[(size_t)(taps - e->taps) / row_floats(e)] = held;
+    e->n_taps_held = held ? e->n_taps_held + 1 : e->n_taps_held - 1;
+}
+
+float *drafting_taps(const struct engine *e, uint32_t *at)
+{
+    while (e->taps_held[*at])
+        ++*at;
+    return e->taps + (size_t)(*at)++ * row_floats(e);
+}
+
+static void drop_backlog(struct engine *e, struct drafting_state *d)
+{
+    while (d->n_backlog)
+        hold(e, d->backlog[--d->n_backlog], false);
+}
+
+void drafting_forget_context(struct engine *e, struct drafting_state *d)
+{
+    if (!d)
+        return;
+    drop_backlog(e, d);
+    d->cursor = d->n_extended = 0;
 }
 
 static void add_context(struct engine *e, const struct seq *s, uint32_t pos, const float *taps,
@@ -70,13 +92,13 @@ static void add_context(struct engine *e, const struct seq *s, uint32_t pos, con
     seq_set_drafted(s, e->space.pool, pos);
 }
 
-/* The backlog's memory stays as it is until the rows were injected. */
+/* Its rows stay as they are until the next target batch, and are injected before. */
 static void add_backlog(struct engine *e, struct request *r, uint32_t *n)
 {
     struct drafting_state *d = r->drafting;
     for (uint32_t i = 0; i < d->n_backlog; i++)
-        add_context(e, &r->seq, d->backlog_pos + i, d->backlog + i * row_floats(e), n);
-    d->n_backlog = 0;
+        add_context(e, &r->seq, d->backlog_pos + i, d->backlog[i], n);
+    drop_backlog(e, d);
 }
 
 static int inject(struct engine *e, uint32_t n, struct error *err)
@@ -101,17 +123,20 @@ static const float *taps_of(const struct engine *e, const struct batch_entry *b,
     return e->rows[b->row0 + row].taps;
 }
 
-/* Keeps the rows for later, if they are few and nobody needs them now. */
+/* Keeps the rows for later, if they are few and nobody needs them now.  Parked requests may hold so many
+ * that there is no room for those of all who run. */
 static bool put_off(struct engine *e, const struct batch_entry *b, uint32_t first, uint32_t rows)
 {
     struct drafting_state *d = b->r->drafting;
-    if (!d->backlog || b->again || d->automatic.wants || d->n_backlog + rows > DRAFTING_BACKLOG)
+    if (!d->puts_off || b->again || d->automatic.wants || d->n_backlog + rows > DRAFTING_BACKLOG ||
+        e->n_taps_held + rows > e->cfg.max_num_seqs * DRAFTING_BACKLOG)
         return false;
     if (d->n_backlog == 0)
         d->backlog_pos = first;
-    for (uint32_t j = 0; j < rows; j++)
-        memcpy(d->backlog + d->n_backlog++ * row_floats(e), taps_of(e, b, j),
-               row_floats(e) * sizeof(float));
+    for (uint32_t j = 0; j < rows; j++) {
+        d->backlog[d->n_backlog++] = taps_of(e, b, j);
+        hold(e, taps_of(e, b, j), true);
+    }
     return true;
 }
 

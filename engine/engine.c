@@ -84,6 +84,12 @@ static int resolve_config(struct engine_config *c, const struct model_config *m,
     return r < 0 ? r : resolve_blocks(c, m, err);
 }
 
+/* Rows with taps: those of a batch, and those that wait. */
+static uint32_t tap_rows(const struct engine_config *c)
+{
+    return c->max_num_batched_tokens + c->max_num_seqs * DRAFTING_BACKLOG;
+}
+
 static struct backend_options backend_options(const struct engine_config *c)
 {
     return (struct backend_options){.n_threads = c->n_threads,
@@ -93,7 +99,8 @@ static struct backend_options backend_options(const struct engine_config *c)
                                     .kv_type = c->kv_type,
                                     .n_kv_blocks = c->n_kv_blocks,
                                     .max_rows = c->max_num_batched_tokens,
-                                    .max_context = c->max_context};
+                                    .max_context = c->max_context,
+                                    .tap_rows = tap_rows(c)};
 }
 
 static int check_memory(const struct engine *e, const struct backend_options *o, struct error *err)
@@ -127,14 +134,16 @@ static int check_memory(const struct engine *e, const struct backend_options *o,
 /* A drafter is there before this is called; a test may bring its own later. */
 int engine_drafting_buffers(struct engine *e, struct error *err)
 {
-    e->taps_bytes = (size_t)e->cfg.max_num_batched_tokens * e->drafter.n_taps * e->model->hidden *
-                    sizeof(*e->taps);
-    e->taps = mem_map_pages(e->taps_bytes);
-    e->context =
-        mem_calloc(e->cfg.max_num_batched_tokens + (size_t)e->cfg.max_num_seqs * DRAFTING_BACKLOG,
-                   sizeof(*e->context));
+    const size_t rows = tap_rows(&e->cfg);
+    e->taps = e->drafter.taps;
+    if (!e->taps) {
+        e->taps_bytes = rows * e->drafter.n_taps * e->model->hidden * sizeof(*e->taps);
+        e->taps = e->own_taps = mem_map_pages(e->taps_bytes);
+    }
+    e->taps_held = mem_calloc(rows, sizeof(*e->taps_held));
+    e->context = mem_calloc(rows, sizeof(*e->context));
     e->draft_entries = mem_calloc(e->cfg.max_num_seqs, sizeof(*e->draft_entries));
-    return e->taps && e->context && e->draft_entries ? 0 : ERR_NOMEM(err);
+    return e->taps && e->taps_held && e->context && e->draft_entries ? 0 : ERR_NOMEM(err);
 }
 
 static int make_buffers(struct engine *e, struct error *err)
@@ -384,7 +393,8 @@ struct engine *engine_free(struct engine *e)
     mem_free(e->choices);
     mem_free(e->tails);
     mem_free(e->candidates);
-    mem_unmap_pages(e->taps, e->taps_bytes);
+    mem_unmap_pages(e->own_taps, e->taps_bytes);
+    mem_free(e->taps_held);
     mem_free(e->context);
     mem_free(e->draft_entries);
     size_t n = e->model ? (size_t)e->n_samplers * e->model->vocab_size : 0;

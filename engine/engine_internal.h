@@ -98,8 +98,11 @@ struct engine {
     /* Drafting with a drafter. */
     struct drafter *own_drafter;  /* loaded with the engine; NULL: none, or a test's */
     struct block_drafter drafter; /* ops NULL: none is loaded */
-    float *taps;                  /* [max_num_batched_tokens][n_taps * hidden] */
+    float *taps; /* rows of [n_taps * hidden]: those of a batch, and those that backlogs hold */
+    void *own_taps; /* memory for them; NULL: the drafter has it */
     size_t taps_bytes;
+    bool *taps_held;   /* [rows] by a backlog */
+    uint32_t n_taps_held, taps_at; /* of the batch that is formed: the next row */
     struct draft_context *context;     /* rows of a batch, and all backlogs */
     struct draft_entry *draft_entries; /* [max_num_seqs] */
     struct controller controller;

@@ -114,6 +114,7 @@ struct block_drafter {
     uint32_t max_rows;    /* of one call */
     uint32_t max_context; /* positions: no drafting beyond */
     uint32_t max_passes;
+    float *taps; /* where taps stay (backend.taps()); NULL: the engine has memory for them */
 };
 
 /* ---- scripts (tests) ------------------------------------------------------------------------------ */

@@ -97,7 +97,7 @@ void request_preempt(struct request *r)
     struct engine *e = r->engine;
     seq_release(&r->seq, e->space.pool);
     drafting_reset(r->drafting);
-    drafting_forget_context(r->drafting);
+    drafting_forget_context(e, r->drafting);
     r->preempted = true;
     r->usage.preemptions++;
     e->stats.preemptions++;
@@ -259,6 +259,7 @@ void request_finish(struct request *r, enum finish_reason reason, const struct e
     e->n_empty -= r->max_tokens == 0;
     r->state = REQUEST_DONE;
     seq_done(&r->seq, e->space.pool);
+    drafting_forget_context(e, r->drafting);
     r->usage.total_ns = clock_now_ns() - r->t_submit;
     e->stats.finished[reason]++;
 

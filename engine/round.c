@@ -49,7 +49,7 @@ void round_rows(struct engine *e, struct batch_entry *b)
             e->logits + (size_t)e->n_logits++ * e->model->vocab_size;
     if (r->drafting && r->drafting->context)
         for (uint32_t i = 0; i < b->n_rows; i++)
-            rows[i].taps = e->taps + (size_t)(b->row0 + i) * e->drafter.n_taps * e->model->hidden;
+            rows[i].taps = drafting_taps(e, &e->taps_at);
 }
 
 /* ---- the walk ------------------------------------------------------------------------------------ */

@@ -257,6 +257,7 @@ static int form_batch(struct engine *e, uint32_t *ret_rows, struct error *err)
     uint32_t n = 0, n_rows = 0;
     e->n_logits = 0;
     e->n_tails = 0;
+    e->taps_at = 0;
     plan_rows(e);
     /* Best rank first; make_room takes from worse ranks only, which have no rows yet. */
     for (uint32_t i = 0; i < e->n_running; i++) {

@@ -27,7 +27,7 @@ struct dcu_device {
     uint32_t processors;
 };
 
-#define DCU_API_VERSION 1u
+#define DCU_API_VERSION 2u
 struct dcu_api {
     uint32_t version;
     uint32_t bytes;    /* of this struct: a check of the builds */

@@ -127,12 +127,12 @@ int dcu_prepare(dcu_stream s, const struct dcu_prep *p);
 int dcu_add(dcu_stream s, float *x, size_t ldx, const float *y, size_t ldy, uint32_t rows,
             uint32_t n);
 
-/* dst[r] = src[index[r]] (index NULL: src[r]); rows with index UINT32_MAX are left out.  scatter:
- * dst[index[r]] = src[r].  Taps, live rows, context features. */
+/* dst[r] = src[index[r]]; rows with index UINT32_MAX are left out.  move: dst[to[r]] = src[from[r]], NULL:
+ * r.  Live rows, taps. */
 int dcu_gather(dcu_stream s, float *dst, size_t ldd, const float *src, size_t lds,
                const uint32_t *index, uint32_t rows, uint32_t n);
-int dcu_scatter(dcu_stream s, float *dst, size_t ldd, const float *src, size_t lds,
-                const uint32_t *index, uint32_t rows, uint32_t n);
+int dcu_move(dcu_stream s, float *dst, size_t ldd, const uint32_t *to, const float *src, size_t lds,
+             const uint32_t *from, uint32_t rows, uint32_t n);
 
 /* ---- products -------------------------------------------------------------------------------------- */
 
@@ -361,8 +361,8 @@ int dcu_draft(dcu_stream s, const struct dcu_draft *p);
     X(add, (dcu_stream, float *, size_t, const float *, size_t, uint32_t, uint32_t))               \
     X(gather,                                                                                      \
       (dcu_stream, float *, size_t, const float *, size_t, const uint32_t *, uint32_t, uint32_t))  \
-    X(scatter,                                                                                     \
-      (dcu_stream, float *, size_t, const float *, size_t, const uint32_t *, uint32_t, uint32_t))  \
+    X(move, (dcu_stream, float *, size_t, const uint32_t *, const float *, size_t,                 \
+             const uint32_t *, uint32_t, uint32_t))                                                \
     X(matmul, (dcu_stream, const struct dcu_mm *, unsigned, const struct dcu_act *, uint32_t))     \
     X(rope, (dcu_stream, float *, size_t, uint32_t, uint32_t, uint32_t, const float *,             \
              enum dk_rope_pairing))                                                                \

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rows that move: look-up of embeddings, residual addition, gather and scatter (live rows, taps,
- * context features).
+ * Rows that move: look-up of embeddings, residual addition, gather and move (live rows, taps).
  *
  *   embed    x[r] = W[token of r], exactly; W in panels or in fragments      twin: dk_weight_row
  *   add      x[r] += y[r]                                                    twin: cpu/elementwise
- *   gather   dst[r] = src[index[r]]      scatter: dst[index[r]] = src[r]
+ *   gather   dst[r] = src[index[r]]      move: dst[to[r]] = src[from[r]]
  *
  * Launch: blocks of 256 threads, (row, piece of 1,024 elements).  All of them move bytes only.  Qwen3-4B,
  * 32 rows of 2,560: embed reads 16 outputs' sectors of a panel (5.2 MB of sectors for BF16, 32 bytes for
@@ -90,16 +89,16 @@ extern "C" int dcu_add(dcu_stream s, float *x, size_t ldx, const float *y, size_
                       ldy, n);
 }
 
-template <bool SCATTER>
 __global__ void __launch_bounds__(256)
-    dcu_move_kernel(float *dst, size_t ldd, const float *src, size_t lds, const uint32_t *index,
-                    uint32_t n)
+    dcu_move_kernel(float *dst, size_t ldd, const uint32_t *to, const float *src, size_t lds,
+                    const uint32_t *from, uint32_t n)
 {
-    const uint32_t at = index ? index[blockIdx.x] : blockIdx.x;
-    if (at == UINT32_MAX)
+    const uint32_t at = to ? to[blockIdx.x] : blockIdx.x;
+    const uint32_t of = from ? from[blockIdx.x] : blockIdx.x;
+    if (at == UINT32_MAX || of == UINT32_MAX)
         return;
-    float *d = dst + (SCATTER ? at : blockIdx.x) * ldd;
-    const float *s = src + (SCATTER ? blockIdx.x : at) * lds;
+    float *d = dst + (size_t)at * ldd;
+    const float *s = src + (size_t)of * lds;
     const uint32_t end = dcu_min((blockIdx.y + 1) * PIECE, n);
     for (uint32_t i = blockIdx.y * PIECE + threadIdx.x; i < end; i += THREADS)
         d[i] = s[i];
@@ -108,17 +107,14 @@ __global__ void __launch_bounds__(256)
 extern "C" int dcu_gather(dcu_stream s, float *dst, size_t ldd, const float *src, size_t lds,
                           const uint32_t *index, uint32_t rows, uint32_t n)
 {
-    if (rows == 0 || n == 0)
-        return 0;
-    return DCU_LAUNCH(dcu_move_kernel<false>, dim3(rows, (n + PIECE - 1) / PIECE), THREADS, 0, s,
-                      dst, ldd, src, lds, index, n);
+    return dcu_move(s, dst, ldd, nullptr, src, lds, index, rows, n);
 }
 
-extern "C" int dcu_scatter(dcu_stream s, float *dst, size_t ldd, const float *src, size_t lds,
-                           const uint32_t *index, uint32_t rows, uint32_t n)
+extern "C" int dcu_move(dcu_stream s, float *dst, size_t ldd, const uint32_t *to, const float *src,
+                        size_t lds, const uint32_t *from, uint32_t rows, uint32_t n)
 {
     if (rows == 0 || n == 0)
         return 0;
-    return DCU_LAUNCH(dcu_move_kernel<true>, dim3(rows, (n + PIECE - 1) / PIECE), THREADS, 0, s,
-                      dst, ldd, src, lds, index, n);
+    return DCU_LAUNCH(dcu_move_kernel, dim3(rows, (n + PIECE - 1) / PIECE), THREADS, 0, s, dst, ldd,
+                      to, src, lds, from, n);
 }

@@ -74,7 +74,7 @@ bool fail_sticky, sticky;
 cudaError_t fail_with = cudaErrorUnknown, last_error;
 uint64_t n_calls;
 size_t n_graphs;
-uint64_t n_replays;
+uint64_t n_replays, n_bytes_in, n_bytes_out, n_waits;
 std::set<cudaGraphExec_t> execs;
 constexpr size_t device_bytes = (size_t)2 << 30;
 
@@ -322,6 +322,8 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, cudaMemcpyKind
     bool from = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
     if (is_device(dst, n) != to || is_device(src, n) != from)
         return refuse(cudaErrorInvalidValue);
+    n_bytes_in += to && !from ? n : 0;
+    n_bytes_out += from && !to ? n : 0;
     op o = {};
     o.kind = op::COPY;
     o.dst = dst;
@@ -370,6 +372,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
     ENTER();
+    n_waits++;
     if (!streams.count(s))
         return refuse(cudaErrorInvalidResourceHandle);
     if (s->capturing) {
@@ -578,8 +581,8 @@ void emu_fail_at(long n, int error, int keep)
 void emu_count(struct emu_counts *ret)
 {
     guard held(lock);
-    *ret = {n_calls,       memory.size(), pinned.size(), streams.size(),
-            events.size(), n_graphs,      memory_used,   n_replays};
+    *ret = {n_calls,  memory.size(), pinned.size(), streams.size(), events.size(), n_graphs,
+            memory_used, n_replays,  n_bytes_in,    n_bytes_out,    n_waits};
 }
 
 void emu_region(const void *p, size_t n)

@@ -205,16 +205,17 @@ START_TEST(moves)
     static const uint32_t index[6] = {4, 0, UINT32_MAX, 5, 1, 2};
     float *src = floats_new(&r, rows * n, 1);
     float *d = dev_of(src, rows * n * 4), *a = dev_new(rows * n * 4), *b = dev_new(rows * n * 4);
-    uint32_t *at = dev_of(index, sizeof(index));
+    static const uint32_t from[6] = {3, 2, 0, UINT32_MAX, 3, 5};
+    uint32_t *at = dev_of(index, sizeof(index)), *of = dev_of(from, sizeof(from));
     dev_ok(dev->fill(dev_s, a, 0, rows * n * 4));
     dev_ok(dev->fill(dev_s, b, 0, rows * n * 4));
     dev_ok(dev->gather(dev_s, a, n, d, n, at, rows, n - 1));
-    dev_ok(dev->scatter(dev_s, b, n, d, n, at, rows, n - 1));
+    dev_ok(dev->move(dev_s, b, n, at, d, n, of, rows, n - 1));
     float *ga = got_floats(a, rows * n), *gb = got_floats(b, rows * n);
     for (uint32_t i = 0; i < rows; i++) {
         for (uint32_t j = 0; j + 1 < n && index[i] != UINT32_MAX; j++) {
             ck_fast(ga[i * n + j] == src[index[i] * n + j]);
-            ck_fast(gb[index[i] * n + j] == src[i * n + j]);
+            ck_fast(gb[index[i] * n + j] == (from[i] == UINT32_MAX ? 0 : src[from[i] * n + j]));
         }
         ck_assert(ga[i * n + n - 1] == 0 && ga[2 * n + i] == 0 && gb[3 * n + i] == 0);
     }

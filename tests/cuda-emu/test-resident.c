@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What stays on the device, on the emulated one: the target's taps reach the drafter's K/V there, with the
+ * bits that they have by way of the host, and nothing of them is copied.
+ */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/drafter.h"
+#include "engine/engine_internal.h"
+#include "tests/cuda-emu/emu.h"
+#include "tests/unit/engine-util.h"
+#include "tests/unit/util.h"
+
+#define N 90u /* positions of a text; more than a graph takes at once */
+#define W 8u
+
+static void (*fail_at)(long, int, int);
+static void (*count)(struct emu_counts *);
+
+static void *symbol(void *h, const char *name)
+{
+    void *p = dlsym(h, name);
+    if (!p) {
+        (void)fprintf(stderr, "%s\n", dlerror());
+        exit(99);
+    }
+    return p;
+}
+
+static struct emu_counts counts(void)
+{
+    struct emu_counts c;
+    count(&c);
+    return c;
+}
+
+static float *floats(size_t n)
+{
+    float *p = calloc(n, sizeof(*p));
+    ck_assert_ptr_nonnull(p);
+    return p;
+}
+
+static struct engine *open_pair(const char *device)
+{
+    struct engine_config c = test_engine_config();
+    c.device = device;
+    c.exact = true;
+    c.drafter = test_path("tests/golden/drafter/fitted");
+    return test_engine(test_path("tests/golden/drafter/target"), &c);
+}
+
+static size_t row_floats(const struct engine *e)
+{
+    return (size_t)e->drafter.n_taps * e->model->hidden;
+}
+
+/* Where the taps of position pos go: into the host's memory, or into some row of those that stay. */
+static float *place(const struct engine *e, float *host, uint32_t pos)
+{
+    return (host ? host + pos * row_floats(e) : e->taps + (pos * 11 + 5) % N * row_floats(e));
+}
+
+/* ---- taps ------------------------------------------------------------------------------------------- */
+
+struct text {
+    struct engine *e;
+    struct seq *s;
+    float *host; /* NULL: taps stay */
+};
+
+static struct text new_text(const char *device, bool host)
+{
+    struct error err = {0};
+    struct text t = {.e = open_pair(device)};
+    ck_ok(engine_seq_new(t.e, &t.s, &err), &err);
+    ck_ok(seq_reserve(t.s, &t.e->space, N, &err), &err);
+    test_tokens(3, t.e->model->vocab_size, t.s->tokens, N);
+    t.host = host ? floats(N * row_floats(t.e)) : NULL;
+    return t;
+}
+
+static void free_text(struct text *t)
+{
+    engine_seq_free(t->e, t->s);
+    engine_free(t->e);
+    free(t->host);
+}
+
+/* Positions [from, from + n) through the target; logits of the last one, if wanted. */
+static int feed(struct text *t, uint32_t from, uint32_t n, float *logits, struct error *err)
+{
+    struct engine *e = t->e;
+    seq_rows(t->s, from, n, e->rows);
+    for (uint32_t i = 0; i < n; i++)
+        e->rows[i].taps = place(e, t->host, from + i);
+    e->rows[n - 1].logits = logits;
+    struct fwd_batch b = {.n_rows = n,
+                          .rows = e->rows,
+                          .tap_layers = e->drafter.tap_layers,
+                          .n_taps = e->drafter.n_taps};
+    return e->space.backend->forward(e->space.model, &b, err);
+}
+
+static int inject(struct text *t, uint32_t from, uint32_t n, struct error *err)
+{
+    struct engine *e = t->e;
+    for (uint32_t i = 0; i < n; i++)
+        e->context[i] = (struct draft_context){.taps = place(e, t->host, from + i),
+                                               .pos = from + i,
+                                               .slot = seq_slot(t->s, from + i)};
+    return e->drafter.ops->inject(e->drafter.self, e->context, n, err);
+}
+
+/* A block behind the first n positions: its logits say what the drafter knows of them. */
+static void run_block(struct text *t, uint32_t n, float *logits)
+{
+    struct error err = {0};
+    uint32_t tokens[W];
+    for (uint32_t i = 0; i < W; i++)
+        tokens[i] = i + 1;
+    struct drafter_block b = {.tokens = tokens,
+                              .n = W,
+                              .start = n,
+                              .blocks = t->s->blocks,
+                              .first = 0,
+                              .logits = logits};
+    ck_ok(drafter_run(t->e->own_drafter, &b, 1, &err), &err);
+}
+
+static size_t block_floats(const struct text *t)
+{
+    return W * (size_t)drafter_get_config(t->e->own_drafter)->draft_vocab;
+}
+
+static void same_as_host(const size_t *chunks, size_t n_chunks)
+{
+    struct error err = {0};
+    struct text kept = new_text("emu", false), host = new_text("emu", true),
+                cpu = new_text("cpu", true);
+    ck_assert_ptr_nonnull(kept.e->drafter.taps);
+    ck_assert_ptr_null(cpu.e->drafter.taps);
+    struct text *all[3] = {&kept, &host, &cpu};
+    const size_t vocab = kept.e->model->vocab_size, n = block_floats(&kept);
+    float *got[3], *logits = floats(vocab);
+    for (int k = 0; k < 3; k++) {
+        got[k] = floats(n);
+        uint32_t at = 0;
+        for (size_t i = 0; at < N; i++) {
+            uint32_t rows = (uint32_t)chunks[i % n_chunks];
+            rows = rows < N - at ? rows : N - at;
+            const struct emu_counts before = counts();
+            ck_ok(feed(all[k], at, rows, i % 2 ? logits : NULL, &err), &err);
+            ck_ok(inject(all[k], at, rows, &err), &err);
+            const uint64_t out = counts().bytes_out - before.bytes_out;
+            const uint64_t taps = rows * row_floats(all[k]->e) * sizeof(float);
+            const uint64_t wanted = i % 2 ? vocab * sizeof(float) : 0;
+            ck_assert_uint_eq(out, k == 0 ? wanted : k == 1 ? wanted + taps : 0);
+            at += rows;
+        }
+        run_block(all[k], N, got[k]);
+    }
+    test_floats_equal("taps that stay", got[0], got[1], n);
+    test_floats_equal("taps on the device", got[0], got[2], n);
+    for (int k = 0; k < 3; k++) {
+        free(got[k]);
+        free_text(all[k]);
+    }
+    free(logits);
+}
+
+/* Fixed shapes, which are captured and replayed; a batch that is too large for a graph. */
+START_TEST(taps_stay)
+{
+    static const size_t few[] = {7}, some[] = {1, 5, 64}, many[] = {N};
+    uint64_t before = counts().replays;
+    same_as_host(few, 1);
+    ck_assert_uint_gt(counts().replays, before);
+    same_as_host(some, 3);
+    same_as_host(many, 1);
+}
+END_TEST
+
+/* Both kinds in one call would be read from the wrong memory. */
+START_TEST(one_kind_only)
+{
+    struct error err = {0};
+    struct text t = new_text("emu", false);
+    float *one = floats(row_floats(t.e));
+    struct ctx_row rows[2] = {{.taps = t.e->taps, .pos = 0, .slot = seq_slot(t.s, 0)},
+                              {.taps = one, .pos = 1, .slot = seq_slot(t.s, 1)}};
+    ck_fails(drafter_inject(t.e->own_drafter, rows, 2, &err), INTERNAL, &err);
+    seq_rows(t.s, 0, 2, t.e->rows);
+    t.e->rows[0].taps = one;
+    t.e->rows[1].taps = t.e->taps;
+    struct fwd_batch b = {.n_rows = 2,
+                          .rows = t.e->rows,
+                          .tap_layers = t.e->drafter.tap_layers,
+                          .n_taps = t.e->drafter.n_taps};
+    ck_fails(t.e->space.backend->forward(t.e->space.model, &b, &err), INTERNAL, &err);
+    free(one);
+    free_text(&t);
+}
+END_TEST
+
+/* Without the drafter the memory is gone, and the target goes on. */
+START_TEST(drafter_goes_first)
+{
+    struct error err = {0};
+    struct text t = new_text("emu", true);
+    float *logits = floats(t.e->model->vocab_size), *again = floats(t.e->model->vocab_size);
+    ck_ok(feed(&t, 0, 9, logits, &err), &err);
+    t.e->own_drafter = drafter_free(t.e->own_drafter);
+    ck_ok(feed(&t, 0, 9, again, &err), &err);
+    test_floats_equal("without a drafter", again, logits, t.e->model->vocab_size);
+    free(logits);
+    free(again);
+    free_text(&t);
+}
+END_TEST
+
+/* Every call of a batch and of the injection behind it fails once: an error, and then the same bits. */
+START_TEST(every_call_fails)
+{
+    struct error err = {0};
+    setenv("DEDIT_CUDA_GRAPHS", "off", 1); /* which would make up for some */
+    struct text want = new_text("emu", false), t = new_text("emu", false);
+    const size_t n = block_floats(&t);
+    float *a = floats(n), *b = floats(n);
+    ck_ok(feed(&want, 0, 6, NULL, &err), &err);
+    ck_ok(inject(&want, 0, 6, &err), &err);
+    run_block(&want, 6, a);
+    int r = -1;
+    unsetenv("DEDIT_CUDA_GRAPHS");
+    for (long i = 0; r < 0; i++) {
+        err = (struct error){0};
+        fail_at(i, 999, 0);
+        r = feed(&t, 0, 6, NULL, &err);
+        r = r < 0 ? r : inject(&t, 0, 6, &err);
+        fail_at(-1, 0, 0);
+        ck_assert_msg(r == 0 || strstr(err.msg, "cudaError"), "call %ld: %s", i, err.msg);
+        ck_assert_int_lt(i, 500);
+    }
+    run_block(&t, 6, b);
+    test_floats_equal("after failures", b, a, n);
+    free(a);
+    free(b);
+    free_text(&t);
+    free_text(&want);
+    ck_assert_uint_eq(counts().blocks + counts().pinned + counts().graphs, 0);
+}
+END_TEST
+
+int main(void)
+{
+    static char library[4096];
+    const char *dir = getenv("top_builddir");
+    (void)snprintf(library, sizeof(library), "%s/libdedit-cuda-emu.so", dir ? dir : ".");
+    setenv("DEDIT_CUDA_EMU", library, 1);
+    void *h = dlopen(library, RTLD_NOW | RTLD_LOCAL), *p;
+    if (!h) {
+        (void)fprintf(stderr, "%s\n", dlerror());
+        return 99;
+    }
+    p = symbol(h, "emu_fail_at");
+    memcpy(&fail_at, &p, sizeof(fail_at));
+    p = symbol(h, "emu_count");
+    memcpy(&count, &p, sizeof(count));
+
+    Suite *s = suite_create("cuda-resident");
+    TCase *t = test_case(s, "taps");
+    tcase_add_test(t, taps_stay);
+    tcase_add_test(t, one_kind_only);
+    tcase_add_test(t, drafter_goes_first);
+    tcase_add_test(t, every_call_fails);
+    return test_main(s);
+}
