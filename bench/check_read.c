@@ -174,8 +174,11 @@ int check_tensor(const struct safetensors *s, const char *name, enum st_dtype dt
 
 double check_tolerance(const struct engine *e)
 {
+    /* Activations of every product are rounded to BF16, not K and V alone: on the random models, whose
+     * next layers multiply a difference, up to twice what BF16 K and V do.  What the class computes is
+     * compared bit for bit with its portable twin elsewhere. */
     if (strstr(engine_class(e), "amx"))
-        return 0.6;
+        return 1.2;
     switch (engine_get_config(e)->kv_type) {
     case DK_KV_BF16:
         return 0.6;

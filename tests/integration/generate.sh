@@ -12,7 +12,7 @@ import json, subprocess, sys
 golden, bench, name = sys.argv[1:]
 for p in json.load(open(f"{golden}/models/{name}.oracle.json"))["prompts"]:
     n = next((i for i, m in enumerate(p["margin"]) if m < 0.02), len(p["greedy"]))
-    out = subprocess.run([bench, "generate", "--model", f"{golden}/models/{name}", "--ids", "--json", "--ignore-eos",
+    out = subprocess.run([bench, "generate", "--model", f"{golden}/models/{name}", "--exact", "--ids", "--json", "--ignore-eos",
                           "--max-tokens", "48", " ".join(map(str, p["prompt"]))], capture_output=True, check=True).stdout
     lines = [json.loads(l) for l in out.splitlines()]
     got = [l["token"] for l in lines[:-1]]

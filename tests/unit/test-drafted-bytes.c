@@ -460,7 +460,6 @@ static struct engine_config random_config(void)
     c.n_kv_blocks = rnd(2) ? 10 + rnd(10) : 200; /* the small ones preempt */
     c.n_threads = rnd(5) == 0 ? 2 + rnd(2) : 1;
     c.enable_prefix_caching = rnd(4) != 0;
-    c.exact = true;
     if (x.m->drafter) {
         static const enum backend_dtype dtypes[] = {BACKEND_DTYPE_FILE, BACKEND_DTYPE_BF16,
                                                     BACKEND_DTYPE_Q8_0};
