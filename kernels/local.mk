@@ -135,5 +135,6 @@ libdedit_kernels_avx512_a_SOURCES += \
 	%D%/cpu/train/avx512.c
 libdedit_kernels_amx_a_SOURCES += \
 	%D%/cpu/gemm/amx.c \
+	%D%/cpu/gemm/amx_copy.h \
 	%D%/cpu/gemm/transpose16.h \
 	%D%/cpu/train/amx.c

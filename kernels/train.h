@@ -25,20 +25,29 @@ struct dk_gemm {
     size_t a_row, a_col, b_row, b_col;
     float *c;
     size_t ldc;
+    const void *packed; /* B's columns as pack() made them, for all of k; b does not count then */
 };
 #define DK_GEMM_SCRATCH ((size_t)2 << 20) /* bytes a thread, 64-byte aligned */
+#define DK_GEMM_COLS    32u               /* columns of B that are packed together */
+
+/* Columns up to j, a multiple of DK_GEMM_COLS, begin so many bytes behind the first; those of all n
+ * columns take what the next multiple says. */
+static inline size_t dk_gemm_packed(uint32_t j, uint32_t k)
+{
+    return (size_t)j * ((k + 31) / 32 * 32) * sizeof(uint16_t);
+}
 
 /* What a row of logits becomes, and what it says. */
 struct dk_ce {
-    uint32_t argmax; /* lowest id of the largest */
-    float confidence; /* its probability */
+    uint32_t argmax;    /* lowest id of the largest */
+    float confidence;   /* its probability */
     float max, log_sum; /* log of the sum of exp(z - max) */
-    bool bad;         /* a NaN or an infinity among the logits */
+    bool bad;           /* a NaN or an infinity among the logits */
 };
 
 struct dk_adamw {
-    float clip;        /* factor of all gradients */
-    float keep;        /* 1 - lr * weight decay */
+    float clip; /* factor of all gradients */
+    float keep; /* 1 - lr * weight decay */
     float beta1, beta2;
     float step;        /* lr / (1 - beta1^t) */
     float inv_sqrt_c2; /* 1 / sqrt(1 - beta2^t) */
@@ -49,6 +58,9 @@ struct dk_train_ops {
     enum dk_tier tier;
     bool bf16; /* DK_GEMM_BF16 means something */
     void (*gemm)(const struct dk_gemm *g, void *scratch);
+    /* Copies columns [j0, j1) of g's B for products with DK_GEMM_BF16, dst being those of column 0: j0
+     * a multiple of DK_GEMM_COLS, j1 too or n.  64-byte aligned.  NULL: products do it themselves. */
+    void (*pack)(const struct dk_gemm *g, uint32_t j0, uint32_t j1, void *dst);
 
     /* y = (x r) w with r = 1 / sqrt(mean x^2 + eps); *ret_r = r. y may be x. */
     void (*rmsnorm)(float *y, const float *x, const float *w, uint32_t n, float eps, float *ret_r);
@@ -65,7 +77,7 @@ struct dk_train_ops {
     void (*cross_entropy)(float *z, uint32_t n, float scale, struct dk_ce *ret);
     /* x = exp(x - max), returns the sum; 16 lanes by i % 16, folded 8-4-2-1. */
     float (*exp_sum)(float *x, uint32_t n, float max);
-    float (*max)(const float *x, uint32_t n); /* -inf when n is 0 */
+    float (*max)(const float *x, uint32_t n);                 /* -inf when n is 0 */
     float (*dot)(const float *x, const float *y, uint32_t n); /* 16 lanes, folded 8-4-2-1 */
     void (*scale)(float *x, uint32_t n, float s);
     /* p = p (d - sub), and p times scale. */

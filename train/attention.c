@@ -4,6 +4,8 @@
  * sees those strictly before its anchor) and the own block.  A piece of work is one KV head of one
  * sequence: it walks groups of blocks, whose queries make one matrix against the context up to the
  * last anchor of the group; gradients of the context's K and V are summed in that order.
+ * Products of own blocks alone are small: where products are tiles, those of all blocks of a
+ * group are one, and what a row does not see has the probability zero in it, too.
  */
 #include <string.h>
 
@@ -17,16 +19,23 @@ struct group {
     struct train_work *w;
     uint32_t layer, item, kv_head;
     uint32_t block0, n_blocks, n_ctx; /* n_ctx: of the last block */
-    uint32_t rows, ld;                /* ld: context, then the own block */
+    uint32_t span;                    /* blocks whose own rows are one product */
+    uint32_t rows, ld;                /* ld: context, then the own blocks of a span */
     float *q, *p, *dp, *dq, *grad;
     void *scratch;
 };
+
+/* Of a row of scores: context and all blocks of the group. */
+static size_t row_floats(const struct train_shape *s, uint32_t max_len, uint32_t rows)
+{
+    return ((size_t)max_len + rows / (s->heads / s->kv_heads) + 15) / 16 * 16;
+}
 
 size_t train_attention_floats(const struct train_shape *s, uint32_t max_len, uint32_t *ret_rows)
 {
     uint32_t least = s->heads / s->kv_heads * s->window;
     uint32_t rows = least > GROUP_ROWS ? least : GROUP_ROWS / least * least;
-    size_t ld = ((size_t)max_len + s->window + 15) / 16 * 16;
+    size_t ld = row_floats(s, max_len, rows);
     *ret_rows = rows;
     return (size_t)rows * (3 * (size_t)s->head_dim + 2 * ld) + 64;
 }
@@ -34,11 +43,12 @@ size_t train_attention_floats(const struct train_shape *s, uint32_t max_len, uin
 static void open_group(struct group *g, float *mem)
 {
     const struct train_shape *s = &g->w->m->shape;
-    const size_t ld = ((size_t)g->w->max_len + s->window + 15) / 16 * 16;
+    const size_t ld = row_floats(s, g->w->max_len, g->w->attn_rows);
     const uint32_t per = s->heads / s->kv_heads * s->window;
     uint32_t left = g->w->item_block0[g->item + 1] - g->block0, most = g->w->attn_rows / per;
     g->n_blocks = left < most ? left : most;
     g->n_ctx = g->w->blocks[g->block0 + g->n_blocks - 1].anchor;
+    g->span = g->w->par->gemm_flags ? g->n_blocks : 1;
     g->rows = per * g->n_blocks;
     g->ld = (uint32_t)ld;
     g->p = mem;
@@ -81,16 +91,24 @@ static void scatter(const struct group *g, float *dst, const float *src)
 
 static void gemm(const struct group *g, struct dk_gemm p)
 {
+    p.flags |= g->w->par->gemm_flags;
     g->w->par->train->gemm(&p, g->scratch);
 }
 
-/* out[rows][context | own] = x[rows][hd] against rows of c (context) and b (block): [.][kv
+/* Rows that see the own rows of one span: those of all query heads when it is the whole group. */
+static uint32_t rows_of_span(const struct group *g)
+{
+    return g->span == g->n_blocks ? g->rows : g->span * g->w->m->shape.window;
+}
+
+/* out[rows][context | own] = x[rows][hd] against rows of c (context) and b (blocks): [.][kv
  * width]. */
 static void against(const struct group *g, float *out, const float *x, const float *c,
                     const float *b)
 {
     const struct train_shape *s = &g->w->m->shape;
-    const uint32_t hd = s->head_dim, kv = train_kv_width(s), W = s->window;
+    const uint32_t hd = s->head_dim, kv = train_kv_width(s), own = g->span * s->window;
+    const uint32_t step = rows_of_span(g);
     const uint32_t ctx0 = g->w->item_ctx0[g->item];
     gemm(g, (struct dk_gemm){.m = g->rows,
                              .n = g->n_ctx,
@@ -103,11 +121,11 @@ static void against(const struct group *g, float *out, const float *x, const flo
                              .b_col = kv,
                              .c = out,
                              .ldc = g->ld});
-    for (uint32_t r = 0; r < g->rows; r += W) {
+    for (uint32_t r = 0; r < g->rows; r += step) {
         uint32_t head;
         size_t at = at_row(g, r, &head);
-        gemm(g, (struct dk_gemm){.m = W,
-                                 .n = W,
+        gemm(g, (struct dk_gemm){.m = step,
+                                 .n = own,
                                  .k = hd,
                                  .a = x + (size_t)r * hd,
                                  .a_row = hd,
@@ -124,7 +142,8 @@ static void against(const struct group *g, float *out, const float *x, const flo
 static void times(const struct group *g, float *out, const float *p, const float *c, const float *b)
 {
     const struct train_shape *s = &g->w->m->shape;
-    const uint32_t hd = s->head_dim, kv = train_kv_width(s), W = s->window;
+    const uint32_t hd = s->head_dim, kv = train_kv_width(s), own = g->span * s->window;
+    const uint32_t step = rows_of_span(g);
     const uint32_t ctx0 = g->w->item_ctx0[g->item];
     gemm(g, (struct dk_gemm){.m = g->rows,
                              .n = hd,
@@ -137,12 +156,12 @@ static void times(const struct group *g, float *out, const float *p, const float
                              .b_col = 1,
                              .c = out,
                              .ldc = hd});
-    for (uint32_t r = 0; r < g->rows; r += W) {
+    for (uint32_t r = 0; r < g->rows; r += step) {
         uint32_t head;
         size_t at = at_row(g, r, &head);
-        gemm(g, (struct dk_gemm){.m = W,
+        gemm(g, (struct dk_gemm){.m = step,
                                  .n = hd,
-                                 .k = W,
+                                 .k = own,
                                  .flags = DK_GEMM_ADD,
                                  .a = p + (size_t)r * g->ld + g->n_ctx,
                                  .a_row = g->ld,
@@ -159,7 +178,8 @@ static void times(const struct group *g, float *out, const float *p, const float
 static void spread(const struct group *g, const float *p, const float *x, float *c, float *b)
 {
     const struct train_shape *s = &g->w->m->shape;
-    const uint32_t hd = s->head_dim, kv = train_kv_width(s), W = s->window;
+    const uint32_t hd = s->head_dim, kv = train_kv_width(s), own = g->span * s->window;
+    const uint32_t step = rows_of_span(g);
     const uint32_t ctx0 = g->w->item_ctx0[g->item];
     gemm(g, (struct dk_gemm){.m = g->n_ctx,
                              .n = hd,
@@ -173,12 +193,12 @@ static void spread(const struct group *g, const float *p, const float *x, float 
                              .b_col = 1,
                              .c = c + (size_t)ctx0 * kv + g->kv_head * hd,
                              .ldc = kv});
-    for (uint32_t r = 0; r < g->rows; r += W) {
+    for (uint32_t r = 0; r < g->rows; r += step) {
         uint32_t head;
         size_t at = at_row(g, r, &head);
-        gemm(g, (struct dk_gemm){.m = W,
+        gemm(g, (struct dk_gemm){.m = own,
                                  .n = hd,
-                                 .k = W,
+                                 .k = step,
                                  .flags = DK_GEMM_ADD,
                                  .a = p + (size_t)r * g->ld + g->n_ctx,
                                  .a_row = 1,
@@ -191,14 +211,15 @@ static void spread(const struct group *g, const float *p, const float *x, float 
     }
 }
 
-/* What a row sees: context [0, *ctx), own rows [0, *own). */
-static void sees(const struct group *g, uint32_t r, uint32_t *ctx, uint32_t *own)
+/* What a row sees: context [0, *ctx), and *own columns from the returned one on. */
+static uint32_t sees(const struct group *g, uint32_t r, uint32_t *ctx, uint32_t *own)
 {
     const struct train_shape *s = &g->w->m->shape;
     uint32_t head;
     size_t at = at_row(g, r, &head);
     *ctx = g->w->blocks[at / s->window].anchor;
     *own = g->w->causal ? (uint32_t)(at % s->window) + 1 : s->window;
+    return g->n_ctx + r / s->window % g->span * s->window;
 }
 
 static float scale_of(const struct group *g)
@@ -211,23 +232,22 @@ static void probabilities(struct group *g)
 {
     struct train_work *w = g->w;
     const struct dk_train_ops *t = w->par->train;
-    const uint32_t W = w->m->shape.window;
+    const uint32_t end = g->n_ctx + g->span * w->m->shape.window;
     const struct train_layer *l = &w->layer[g->layer];
     const float scale = scale_of(g);
     gather(g, g->q, l->q);
     against(g, g->p, g->q, w->ctx[g->layer].k, l->k);
     for (uint32_t r = 0; r < g->rows; r++) {
         uint32_t ctx, own;
-        float *p = g->p + (size_t)r * g->ld, *o = p + g->n_ctx;
-        sees(g, r, &ctx, &own);
+        float *p = g->p + (size_t)r * g->ld, *o = p + sees(g, r, &ctx, &own);
         t->scale(p, ctx, scale);
         t->scale(o, own, scale);
         float a = t->max(p, ctx), b = t->max(o, own), max = a > b ? a : b;
         float sum = t->exp_sum(p, ctx, max) + t->exp_sum(o, own, max);
         t->scale(p, ctx, 1.0f / sum);
         t->scale(o, own, 1.0f / sum);
-        memset(p + ctx, 0, (g->n_ctx - ctx) * sizeof(*p));
-        memset(o + own, 0, (W - own) * sizeof(*o));
+        memset(p + ctx, 0, (size_t)(o - p - ctx) * sizeof(*p));
+        memset(o + own, 0, (size_t)(p + end - o - own) * sizeof(*o));
     }
 }
 
@@ -300,10 +320,10 @@ static void group_back(struct group *g)
         uint32_t ctx, own;
         float *p = g->p + (size_t)r * g->ld;
         const float *d = g->dp + (size_t)r * g->ld;
-        sees(g, r, &ctx, &own);
-        float sum = t->dot(p, d, ctx) + t->dot(p + g->n_ctx, d + g->n_ctx, W);
+        const uint32_t o = sees(g, r, &ctx, &own);
+        float sum = t->dot(p, d, ctx) + t->dot(p + o, d + o, W);
         t->softmax_grad(p, d, ctx, sum, scale);
-        t->softmax_grad(p + g->n_ctx, d + g->n_ctx, W, sum, scale);
+        t->softmax_grad(p + o, d + o, W, sum, scale);
     }
     times(g, g->dq, g->p, c->k, l->k);
     scatter(g, w->dq, g->dq);

@@ -42,7 +42,7 @@ static void turn_rows(void *arg, size_t a, size_t b, unsigned tid)
     }
 }
 
-/* A part of the gains, over all rows in order. */
+/* A part of the gains, over all rows in order; wide parts, since each reads its part of every row. */
 static void gain_columns(void *arg, size_t a, size_t b, unsigned tid)
 {
     const struct norm_back *j = arg;
@@ -66,7 +66,7 @@ static void norm_back(struct norm_back *j)
     struct train_par *p = j->w->par;
     if (j->ctx_pos || j->rope_blocks)
         par_rows(p, j->rows, GRAIN, turn_rows, j);
-    par_rows(p, j->n, 32, gain_columns, j);
+    par_rows(p, j->n, train_columns(p, j->n), gain_columns, j);
     if (!j->only_gain)
         par_rows(p, j->rows, GRAIN, norm_rows_back, j);
 }
@@ -93,12 +93,14 @@ static void ffn_back(struct train_work *w, uint32_t i, size_t rows)
     const struct train_model *m = w->m;
     const uint32_t h = m->shape.hidden, f = m->shape.ffn;
     struct train_layer *l = &w->layer[i];
-    par_grad_w(w->par, grad(w, TR_DOWN, i), w->dx, l->act, rows, h, f);
+    const struct train_grad down = {grad(w, TR_DOWN, i), w->dx, h};
+    par_grad_w(w->par, &down, 1, l->act, rows, f);
     par_grad_x(w->par, w->da, w->dx, train_param(m, TR_DOWN, i), rows, h, f, false);
     struct silu_job j = {.w = w, .l = l};
     par_rows(w->par, rows, GRAIN, silu_rows, &j);
-    par_grad_w(w->par, grad(w, TR_GATE, i), l->gate, l->norm2, rows, f, h);
-    par_grad_w(w->par, grad(w, TR_UP, i), l->up, l->norm2, rows, f, h);
+    const struct train_grad wide[] = {{grad(w, TR_GATE, i), l->gate, f},
+                                      {grad(w, TR_UP, i), l->up, f}};
+    par_grad_w(w->par, wide, 2, l->norm2, rows, h);
     par_grad_x(w->par, w->db, l->gate, train_param(m, TR_GATE, i), rows, f, h, false);
     par_grad_x(w->par, w->db, l->up, train_param(m, TR_UP, i), rows, f, h, true);
     struct norm_back n = {.w = w,
@@ -121,7 +123,8 @@ static void attn_back(struct train_work *w, uint32_t i, size_t rows)
     const struct train_shape *s = &m->shape;
     const uint32_t h = s->hidden, q = train_q_width(s), kv = train_kv_width(s);
     struct train_layer *l = &w->layer[i];
-    par_grad_w(w->par, grad(w, TR_O, i), w->dx, l->attn, rows, h, q);
+    const struct train_grad o = {grad(w, TR_O, i), w->dx, h};
+    par_grad_w(w->par, &o, 1, l->attn, rows, q);
     par_grad_x(w->par, w->da, w->dx, train_param(m, TR_O, i), rows, h, q, false);
     train_attention_back(w, i);
     struct norm_back nq = {.w = w,
@@ -148,9 +151,9 @@ static void attn_back(struct train_work *w, uint32_t i, size_t rows)
                            .heads = s->kv_heads,
                            .rope_blocks = true};
     norm_back(&nk);
-    par_grad_w(w->par, grad(w, TR_Q, i), l->q, l->norm1, rows, q, h);
-    par_grad_w(w->par, grad(w, TR_K, i), l->k, l->norm1, rows, kv, h);
-    par_grad_w(w->par, grad(w, TR_V, i), w->dv, l->norm1, rows, kv, h);
+    const struct train_grad qkv[] = {
+        {grad(w, TR_Q, i), l->q, q}, {grad(w, TR_K, i), l->k, kv}, {grad(w, TR_V, i), w->dv, kv}};
+    par_grad_w(w->par, qkv, 3, l->norm1, rows, h);
     par_grad_x(w->par, w->db, l->q, train_param(m, TR_Q, i), rows, q, h, false);
     par_grad_x(w->par, w->db, l->k, train_param(m, TR_K, i), rows, kv, h, true);
     par_grad_x(w->par, w->db, w->dv, train_param(m, TR_V, i), rows, kv, h, true);
@@ -199,8 +202,9 @@ void train_context_back(struct train_work *w)
                                .heads = s->kv_heads,
                                .ctx_pos = w->ctx_pos};
         norm_back(&nk);
-        par_grad_w(w->par, grad(w, TR_K, i), c->k, w->fused, w->n_ctx, kv, h);
-        par_grad_w(w->par, grad(w, TR_V, i), c->dv, w->fused, w->n_ctx, kv, h);
+        const struct train_grad both[] = {{grad(w, TR_K, i), c->k, kv},
+                                          {grad(w, TR_V, i), c->dv, kv}};
+        par_grad_w(w->par, both, 2, w->fused, w->n_ctx, h);
         par_grad_x(w->par, w->d_ctx, c->k, train_param(m, TR_K, i), w->n_ctx, kv, h, i > 0);
         par_grad_x(w->par, w->d_ctx, c->dv, train_param(m, TR_V, i), w->n_ctx, kv, h, true);
     }
@@ -215,5 +219,6 @@ void train_context_back(struct train_work *w)
                           .n = h,
                           .heads = 1};
     norm_back(&n);
-    par_grad_w(w->par, grad(w, TR_FC, 0), w->fused, w->taps, w->n_ctx, h, train_tap_width(s));
+    const struct train_grad fc = {grad(w, TR_FC, 0), w->fused, h};
+    par_grad_w(w->par, &fc, 1, w->taps, w->n_ctx, train_tap_width(s));
 }

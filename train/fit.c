@@ -45,7 +45,7 @@ int fit_batch(struct fit *f, const uint32_t *samples, uint32_t n, uint64_t step,
         *ret_tokens += s.n;
         used++;
     }
-    int r = taps_get(f->taps, f->want, used, f->state.tap_scale, err);
+    int r = taps_get(f->taps, &f->par, f->want, used, f->state.tap_scale, err);
     *ret = (struct train_batch){
         .items = f->items, .n_items = used, .soft_top = f->o.distill > 0 ? f->o.distill_top : 0};
     return r < 0 ? r : train_begin(&f->w, ret, f->o.gamma, err);

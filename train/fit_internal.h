@@ -46,6 +46,8 @@ void fit_say(const struct fit *f, const char *fmt, ...) __attribute__((format(pr
 /* fit_memory.c: the target and its features, LIMIT when memory_limit would be passed; buffers of a
  * step; the sizes of the taps. */
 int fit_taps(struct fit *f, struct error *err);
+/* Of one sequence. */
+size_t fit_feature_bytes(const struct fit *f);
 int fit_buffers(struct fit *f, struct error *err);
 int fit_measure(struct fit *f, struct error *err);
 /* fit.c: sample numbers into a batch that w has begun; *ret_tokens: context tokens of it. */

@@ -16,7 +16,7 @@ static uint64_t own_bytes(const struct fit *f)
     const struct fit_options *o = &f->o;
     struct data_set_info info;
     const uint32_t blocks = o->batch * o->anchors, ctx = o->batch * o->max_len;
-    uint64_t tap = (uint64_t)o->batch * o->max_len * train_tap_width(s) * sizeof(float);
+    uint64_t tap = o->batch * (uint64_t)fit_feature_bytes(f);
     uint64_t soft =
         o->distill > 0 ? (uint64_t)o->max_len * (8ull * o->batch * o->distill_top + 4ull * s->vocab)
                        : 0;
@@ -24,13 +24,19 @@ static uint64_t own_bytes(const struct fit *f)
     return train_work_bytes(s, o->batch, ctx, blocks, o->max_len, o->threads) +
            (f->state.average ? 4 : 3) * (uint64_t)f->state.layout.total * sizeof(float) +
            (uint64_t)s->draft_vocab * s->hidden * sizeof(float) +
+           train_frozen_bytes(&f->par, s->draft_vocab, s->hidden) +
+           (f->par.packed ? TRAIN_PACKED_BYTES : 0) +
            2 * (uint64_t)s->max_position * s->head_dim * sizeof(float) + tap + soft + info.bytes;
+}
+
+size_t fit_feature_bytes(const struct fit *f)
+{
+    return (size_t)f->o.max_len * train_tap_width(&f->state.shape) * sizeof(float);
 }
 
 int fit_buffers(struct fit *f, struct error *err)
 {
     const struct fit_options *o = &f->o;
-    const size_t width = train_tap_width(&f->state.shape);
     f->want = mem_calloc(o->batch, sizeof(*f->want));
     f->items = mem_calloc(o->batch, sizeof(*f->items));
     f->masks = mem_calloc(o->batch, sizeof(*f->masks));
@@ -44,7 +50,7 @@ int fit_buffers(struct fit *f, struct error *err)
     for (uint32_t i = 0; i < o->batch; i++) {
         f->masks[i] = mem_alloc(o->max_len);
         f->anchors[i] = mem_array(o->anchors, sizeof(uint32_t));
-        f->features[i] = mem_array(o->max_len, width * sizeof(float));
+        f->features[i] = mem_map_pages(fit_feature_bytes(f));
         if (!f->masks[i] || !f->anchors[i] || !f->features[i])
             return ERR_NOMEM(err);
         if (!(o->distill > 0))

@@ -274,7 +274,7 @@ static int resume(struct fit *f, struct error *err)
         r = recipe_shape(&f->o, &f->state.shape, path, err);
     if (r == 0 && strcmp(f->state.target, model_file_name(f->target)) != 0)
         fit_say(f, "%s was trained for %s, the model is now %s", path, f->state.target,
-            model_file_name(f->target));
+                model_file_name(f->target));
     if (r == 0)
         fit_say(f, "resuming at step %" PRIu64 " from %s", f->state.step, path);
     mem_free(path);
@@ -355,7 +355,7 @@ void fit_close(struct fit *f)
         if (f->anchors)
             mem_free(f->anchors[i]);
         if (f->features)
-            mem_free(f->features[i]);
+            mem_unmap_pages(f->features[i], fit_feature_bytes(f));
         if (f->soft)
             mem_free(f->soft[i]);
         if (f->soft_ids)

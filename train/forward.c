@@ -112,9 +112,12 @@ int train_work_init(struct train_work *w, const struct train_model *m, struct tr
         w->area.size = w->area.used * sizeof(float);
         w->area.base = mem_map_pages(w->area.size);
     }
-    if (!w->area.base) {
+    int r = w->area.base ? 0 : ERR_NOMEM(err);
+    if (r == 0)
+        r = train_frozen_init(&w->head, par, m->head, s->draft_vocab, s->hidden, err);
+    if (r < 0) {
         train_work_done(w);
-        return ERR_NOMEM(err);
+        return r;
     }
     layout(w, s, m->layout.total, par->n);
     return 0;
@@ -132,6 +135,7 @@ void train_work_done(struct train_work *w)
     mem_free(w->rows);
     if (w->area.base)
         mem_unmap_pages(w->area.base, w->area.size);
+    train_frozen_done(&w->head);
     memset(w, 0, sizeof(*w));
 }
 
@@ -178,6 +182,28 @@ static void label_block(struct train_work *w, const struct train_item *it, uint3
     }
 }
 
+/* What a step begins with: its features side by side, gradients of zero. */
+static void taps_rows(void *arg, size_t a, size_t b, unsigned tid)
+{
+    struct train_work *w = arg;
+    const size_t width = train_tap_width(&w->m->shape);
+    uint32_t i = 0;
+    (void)tid;
+    for (size_t r = a; r < b; r++) {
+        while (r >= w->item_ctx0[i + 1])
+            i++;
+        memcpy(w->taps + r * width, w->batch->items[i].taps + (r - w->item_ctx0[i]) * width,
+               width * sizeof(float));
+    }
+}
+
+static void zero_grad(void *arg, size_t a, size_t b, unsigned tid)
+{
+    struct train_work *w = arg;
+    (void)tid;
+    memset(w->grad + a, 0, (b - a) * sizeof(float));
+}
+
 int train_begin(struct train_work *w, const struct train_batch *b, float gamma, struct error *err)
 {
     const struct train_shape *s = &w->m->shape;
@@ -209,8 +235,6 @@ int train_begin(struct train_work *w, const struct train_batch *b, float gamma, 
             label_block(w, it, block, it->anchors[a], decay);
             w->tokens[(size_t)block * s->window] = it->ids[it->anchors[a]];
         }
-        memcpy(w->taps + (size_t)w->n_ctx * train_tap_width(s), it->taps,
-               (size_t)ctx * train_tap_width(s) * sizeof(float));
         for (uint32_t p = 0; p < ctx; p++)
             w->ctx_pos[w->n_ctx++] = p;
         if (it->n_anchors && it->anchors[it->n_anchors - 1] + s->window > s->max_position)
@@ -219,7 +243,8 @@ int train_begin(struct train_work *w, const struct train_batch *b, float gamma, 
     }
     w->item_ctx0[b->n_items] = w->n_ctx;
     w->item_block0[b->n_items] = w->n_blocks;
-    memset(w->grad, 0, w->m->layout.total * sizeof(float));
+    par_rows(w->par, w->n_ctx, 32, taps_rows, w);
+    par_rows(w->par, w->m->layout.total, 65536, zero_grad, w);
     for (uint32_t l = 0; l < s->layers; l++) {
         memset(w->ctx[l].dk, 0, (size_t)w->n_ctx * train_kv_width(s) * sizeof(float));
         memset(w->ctx[l].dv, 0, (size_t)w->n_ctx * train_kv_width(s) * sizeof(float));

@@ -69,6 +69,7 @@ struct train_work {
     float *final;      /* normed, rows 1.. of each block: [blocks * (window - 1)][hidden] */
     float *dx, *da, *db, *dq, *dkb, *dv; /* [rows][hidden or wider] */
     /* Head, by chunks of rows. */
+    struct train_frozen head;
     float *logits; /* [TRAIN_HEAD_ROWS][draft_vocab] */
     struct train_row {
         uint32_t label;   /* token */
@@ -89,7 +90,7 @@ struct train_work {
         size_t used, size;
     } area;
 };
-#define TRAIN_HEAD_ROWS 256u
+#define TRAIN_HEAD_ROWS 512u
 
 /* Bytes that a work of these capacities takes, gradients included. */
 uint64_t train_work_bytes(const struct train_shape *s, uint32_t max_items, uint32_t max_ctx,

@@ -104,18 +104,16 @@ void train_head(struct train_work *w, unsigned pass, float scale, float distill,
     struct head_job j = {.w = w, .pass = pass, .scale = scale, .distill = distill};
     for (j.row0 = 0; j.row0 < rows; j.row0 += TRAIN_HEAD_ROWS) {
         size_t n = rows - j.row0 < TRAIN_HEAD_ROWS ? rows - j.row0 : TRAIN_HEAD_ROWS;
-        par_forward(w->par, w->logits, w->final + j.row0 * s->hidden, w->m->head, n, s->draft_vocab,
-                    s->hidden);
+        par_forward_frozen(w->par, w->logits, w->final + j.row0 * s->hidden, &w->head, n);
         if (logits)
             memcpy(logits + j.row0 * s->draft_vocab, w->logits, n * s->draft_vocab * sizeof(float));
         par_rows(w->par, n, 4, cross_rows, &j);
         if (scale > 0)
-            par_grad_x(w->par, w->db + j.row0 * s->hidden, w->logits, w->m->head, n, s->draft_vocab,
-                       s->hidden, false);
+            par_grad_x_frozen(w->par, w->db + j.row0 * s->hidden, w->logits, &w->head, n);
     }
     if (scale > 0) {
         par_rows(w->par, (size_t)w->n_blocks * s->window, 32, norm_rows, &j);
-        par_rows(w->par, s->hidden, 32, gain_columns, &j);
+        par_rows(w->par, s->hidden, train_columns(w->par, s->hidden), gain_columns, &j);
     }
 }
 

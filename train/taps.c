@@ -14,7 +14,8 @@ struct taps {
         stride;        /* values of a position in the cache */
     struct seq **seqs; /* [max_seqs] */
     float *logits;     /* [max_len][vocab], with soft_top */
-    uint16_t *packed;  /* one sequence as in the cache */
+    size_t packed_len; /* values of one sequence as in the cache, one such buffer a thread */
+    uint16_t *packed;
     struct taps_cache cache;
     struct taps_counts counts;
 };
@@ -75,7 +76,8 @@ int taps_new(const struct taps_options *o, struct taps **ret, struct error *err)
     t->width = o->n_taps * m->hidden;
     t->stride = t->width + 3 * o->soft_top;
     t->seqs = mem_calloc(o->max_seqs, sizeof(*t->seqs));
-    t->packed = mem_array((size_t)o->max_len * t->stride, sizeof(*t->packed));
+    t->packed_len = (size_t)o->max_len * t->stride;
+    t->packed = mem_array(o->threads * t->packed_len, sizeof(*t->packed));
     if (o->soft_top)
         t->logits = mem_array(o->max_len, (size_t)t->vocab * sizeof(float));
     if (!t->seqs || !t->packed || (o->soft_top && !t->logits))
@@ -140,7 +142,17 @@ static void pack(const struct taps *t, const struct taps_want *w)
     }
 }
 
-static void unpack(const struct taps *t, const struct taps_want *w, const float *scale)
+/* As dk_bf16_to_f32, but inline: this is done for millions of values. */
+static inline float value(uint16_t h)
+{
+    const uint32_t bits = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &bits, sizeof(f));
+    return f;
+}
+
+static void unpack(const struct taps *t, const uint16_t *packed, const struct taps_want *w,
+                   const float *scale)
 {
     const uint32_t top = t->o.soft_top;
     for (uint32_t i = 0; i < top && w->soft; i++) {
@@ -148,13 +160,13 @@ static void unpack(const struct taps *t, const struct taps_want *w, const float 
         w->soft[i] = 0;
     }
     for (uint32_t p = 0; p + 1 < w->s.n; p++) {
-        const uint16_t *from = t->packed + (size_t)p * t->stride;
+        const uint16_t *from = packed + (size_t)p * t->stride;
         float *out = w->out + (size_t)p * t->width;
-        for (uint32_t i = 0; i < t->width; i++)
-            out[i] = dk_bf16_to_f32(from[i]);
-        for (uint32_t k = 0; scale && k < t->o.n_taps; k++)
-            for (uint32_t i = 0; i < t->hidden; i++)
-                out[k * t->hidden + i] *= scale[k];
+        for (uint32_t k = 0; k < t->o.n_taps; k++) {
+            const float f = scale ? scale[k] : 1;
+            for (uint32_t i = k * t->hidden; i < (k + 1) * t->hidden; i++)
+                out[i] = value(from[i]) * f;
+        }
         if (!top)
             continue;
         memcpy(w->soft_ids + (size_t)(p + 1) * top, from + t->width, top * sizeof(int32_t));
@@ -193,31 +205,56 @@ static int compute(struct taps *t, const struct taps_want *const *w, uint32_t n,
     return r;
 }
 
-int taps_get(struct taps *t, const struct taps_want *w, uint32_t n, const float *scale,
-             struct error *err)
+struct get_job {
+    struct taps *t;
+    const struct taps_want *w;
+    const float *scale;
+    bool *have;
+};
+
+static void get_pieces(void *arg, size_t a, size_t b, unsigned tid)
+{
+    const struct get_job *j = arg;
+    struct taps *t = j->t;
+    uint16_t *packed = t->packed + tid * t->packed_len;
+    for (size_t i = a; i < b; i++) {
+        const struct taps_want *w = &j->w[i];
+        if (w->s.n < 2)
+            continue;
+        size_t values = (size_t)(w->s.n - 1) * t->stride;
+        j->have[i] = taps_cache_get(&t->cache, w->index, w->s.hash, packed, values);
+        if (j->have[i])
+            unpack(t, packed, w, j->scale);
+    }
+}
+
+int taps_get(struct taps *t, struct train_par *par, const struct taps_want *w, uint32_t n,
+             const float *scale, struct error *err)
 {
     const struct taps_want *missing[64];
+    bool have[64] = {false};
     uint32_t n_missing = 0;
     if (n > 64)
         return ERR(err, LIMIT, "features of %u sequences at once: at most 64", n);
+    if (par->n > t->o.threads)
+        return ERR(err, LIMIT, "features for %u threads: at most %u", par->n, t->o.threads);
+    struct get_job j = {.t = t, .w = w, .scale = scale, .have = have};
+    par_rows(par, n, 1, get_pieces, &j);
     for (uint32_t i = 0; i < n; i++) {
         if (w[i].s.n < 2)
             continue;
-        size_t values = (size_t)(w[i].s.n - 1) * t->stride;
-        if (taps_cache_get(&t->cache, w[i].index, w[i].s.hash, t->packed, values)) {
+        if (have[i])
             t->counts.hits++;
-            unpack(t, &w[i], scale);
-        } else {
-            t->counts.misses++;
+        else
             missing[n_missing++] = &w[i];
-        }
     }
+    t->counts.misses += n_missing;
     int r = compute(t, missing, n_missing, err);
     for (uint32_t i = 0; r == 0 && i < n_missing; i++) {
         pack(t, missing[i]);
         r = taps_cache_put(&t->cache, missing[i]->index, missing[i]->s.hash, t->packed,
                            (size_t)(missing[i]->s.n - 1) * t->stride, err);
-        unpack(t, missing[i], scale); /* rounded, cached or not */
+        unpack(t, t->packed, missing[i], scale); /* rounded, cached or not */
     }
     return r;
 }

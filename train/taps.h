@@ -8,6 +8,7 @@
 
 #include "engine/engine.h"
 #include "train/data.h"
+#include "train/ops.h"
 #include "train/state.h"
 
 struct taps;
@@ -34,7 +35,7 @@ struct engine *taps_engine(struct taps *t);
 
 /* For each of n samples (index: its number in the data): features of all positions but the last
  * into out[i], [s.n - 1][n_taps * hidden], times scale[tap].  soft_ids and soft: [s.n][soft_top]
- * or NULL. */
+ * or NULL.  par: threads that read the cache, at most those of the options. */
 struct taps_want {
     uint64_t index;
     struct data_sample s;
@@ -42,8 +43,8 @@ struct taps_want {
     int32_t *soft_ids;
     float *soft;
 };
-int taps_get(struct taps *t, const struct taps_want *w, uint32_t n, const float *scale,
-             struct error *err);
+int taps_get(struct taps *t, struct train_par *par, const struct taps_want *w, uint32_t n,
+             const float *scale, struct error *err);
 /* 1 / RMS of each tap over these samples. */
 int taps_measure(struct taps *t, const struct data_sample *s, uint32_t n, float *ret_scale,
                  struct error *err);

@@ -4,4 +4,5 @@
 #include "tests/amx-emu/amx-emu.h"
 
 #define dk_cpu_gemm_amx dk_cpu_gemm_amx_emu
+#define dk_cpu_gemm_amx_pack dk_cpu_gemm_amx_pack_emu
 #include "kernels/cpu/gemm/amx.c"

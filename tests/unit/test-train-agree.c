@@ -75,7 +75,7 @@ static void run(enum dk_tier tier, const uint32_t *anchors)
                                       .max_context = 512};
     if (!dk_train_ops(tier))
         TEST_SKIP_HARDWARE("no %s", dk_tier_name(tier));
-    train_oracle_open(&t, tier, 2);
+    train_oracle_open(&t, tier, 2, false);
     if (anchors) {
         for (int i = 0; i < 2; i++) {
             mem_free((void *)(uintptr_t)t.items[i].anchors);

@@ -139,8 +139,8 @@ END_TEST
 
 #ifdef HAVE_AMX_EMU
 void dk_cpu_gemm_amx_emu(const struct dk_gemm *g, void *scratch);
+void dk_cpu_gemm_amx_pack_emu(const struct dk_gemm *g, uint32_t j0, uint32_t j1, void *dst);
 #endif
-typedef void (*gemm_fn)(const struct dk_gemm *g, void *scratch);
 
 /* A factor as VCVTNE2PS2BF16 rounds it: denormals are zero. */
 static uint16_t factor(float x)
@@ -171,43 +171,64 @@ static void amx_twin(const struct dk_gemm *g)
     mem_free(w);
 }
 
-/* All of g at once, and cut into quarters that are no multiples of a tile. */
-static void amx_follows(gemm_fn fn, struct dk_gemm g, size_t nc, void *scratch)
+/* g in quarters: rows from m0 on, columns from n0 on, and the others. */
+static void quarters(const struct dk_train_ops *t, const struct dk_gemm *g, float *c, uint32_t m0,
+                     uint32_t n0, void *scratch)
+{
+    for (int quarter = 0; quarter < 4; quarter++) {
+        struct dk_gemm p = *g;
+        const uint32_t i = quarter & 1 ? m0 : 0, j = quarter & 2 ? n0 : 0;
+        p.m = quarter & 1 ? g->m - m0 : m0;
+        p.n = quarter & 2 ? g->n - n0 : n0;
+        p.a += i * p.a_row;
+        p.b += j * p.b_col;
+        p.c = c + i * p.ldc + j;
+        if (g->packed)
+            p.packed = (const char *)g->packed + dk_gemm_packed(j, g->k);
+        t->gemm(&p, scratch);
+    }
+}
+
+/* All of g at once, in quarters that are no multiples of a tile, and with B packed in two parts. */
+static void amx_follows(const struct dk_train_ops *t, struct dk_gemm g, size_t nc, void *scratch)
 {
     float *want = noises(nc, 5), *y = noises(nc, 5), *z = noises(nc, 5);
     g.flags |= DK_GEMM_BF16;
     g.c = want;
     amx_twin(&g);
     g.c = y;
-    fn(&g, scratch);
+    t->gemm(&g, scratch);
     test_floats_equal("amx", y, want, nc); /* what lies between the rows too */
-    for (int quarter = 0; quarter < 4; quarter++) {
-        struct dk_gemm p = g;
-        const uint32_t m0 = quarter & 1 ? g.m / 3 : 0, n0 = quarter & 2 ? g.n / 3 : 0;
-        p.m = quarter & 1 ? g.m - m0 : g.m / 3;
-        p.n = quarter & 2 ? g.n - n0 : g.n / 3;
-        p.a += m0 * p.a_row;
-        p.b += n0 * p.b_col;
-        p.c = z + m0 * p.ldc + n0;
-        fn(&p, scratch);
-    }
+    quarters(t, &g, z, g.m / 3, g.n / 3, scratch);
     test_floats_equal("amx in quarters", z, want, nc);
+    mem_free(z);
+    if (g.k) {
+        const uint32_t half = g.n / 2 / DK_GEMM_COLS * DK_GEMM_COLS;
+        void *packed = mem_aligned(64, dk_gemm_packed(g.n + DK_GEMM_COLS, g.k));
+        z = noises(nc, 5);
+        t->pack(&g, 0, half, packed);
+        t->pack(&g, half, g.n, packed);
+        g.packed = packed;
+        quarters(t, &g, z, g.m / 2, half, scratch);
+        test_floats_equal("amx, packed", z, want, nc);
+        mem_free(packed);
+        mem_free(z);
+    }
     mem_free(want);
     mem_free(y);
-    mem_free(z);
 }
 
 /* Tiles, natively and emulated, against the portable twin: every form in memory, edges on all sides,
  * several blocks of inputs, columns and rows. */
 START_TEST(test_gemm_amx)
 {
-    const struct dk_train_ops *t = dk_train_ops(DK_TIER_AMX);
-    gemm_fn fn = _i || !t ? NULL : t->gemm;
+    const struct dk_train_ops *t = dk_train_ops(_i ? DK_TIER_AVX512 : DK_TIER_AMX);
 #ifdef HAVE_AMX_EMU
-    if (_i && dk_train_ops(DK_TIER_AVX512) && dk_train_ops(DK_TIER_AVX512)->bf16)
-        fn = dk_cpu_gemm_amx_emu;
+    const struct dk_train_ops emu = {.gemm = dk_cpu_gemm_amx_emu, .pack = dk_cpu_gemm_amx_pack_emu};
+    if (_i)
+        t = t && t->bf16 ? &emu : NULL;
 #endif
-    if (!fn || (!_i && !t->bf16))
+    if (!t || !t->pack)
         TEST_SKIP_HARDWARE("no %s", _i ? "AVX-512 BF16" : "AMX");
     void *scratch = mem_aligned(64, DK_GEMM_SCRATCH);
     for (int s = 0; s < (int)ARRAY_LEN(shapes); s++)
@@ -220,7 +241,7 @@ START_TEST(test_gemm_amx)
                 a[i] *= 0x1p-120f;
             for (size_t i = 0; i < nb; i += 5)
                 b[i] *= i % 2 ? 0x1p-20f : 0x1p-126f;
-            amx_follows(fn, gemm_of(s, form, a, b, NULL), (size_t)shapes[s].m * (shapes[s].n + 3),
+            amx_follows(t, gemm_of(s, form, a, b, NULL), (size_t)shapes[s].m * (shapes[s].n + 3),
                         scratch);
             mem_free(a);
             mem_free(b);

@@ -45,7 +45,7 @@ void train_oracle_weights(struct train_oracle *t)
     safetensors_free(s);
 }
 
-void train_oracle_open(struct train_oracle *t, enum dk_tier tier, unsigned threads)
+void train_oracle_open(struct train_oracle *t, enum dk_tier tier, unsigned threads, bool bf16)
 {
     struct error err = {0};
     json_error_t je;
@@ -73,7 +73,7 @@ void train_oracle_open(struct train_oracle *t, enum dk_tier tier, unsigned threa
                             .eps = 1e-6f,
                             .rope_theta = c->rope_theta};
     ck_ok(train_model_init(&t->m, &s, t->target, NULL, &err), &err);
-    ck_ok(train_par_init(&t->par, tier, threads, false, &err), &err);
+    ck_ok(train_par_init(&t->par, tier, threads, bf16, &err), &err);
     train_oracle_weights(t);
     const json_t *seqs = json_object_get(t->json, "sequences");
     for (uint32_t i = 0; i < 2; i++) {

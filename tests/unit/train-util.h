@@ -16,7 +16,7 @@ struct train_oracle {
     struct train_batch batch;
     struct train_objective o;
 };
-void train_oracle_open(struct train_oracle *t, enum dk_tier tier, unsigned threads);
+void train_oracle_open(struct train_oracle *t, enum dk_tier tier, unsigned threads, bool bf16);
 void train_oracle_close(struct train_oracle *t);
 const float *train_oracle_get(const struct train_oracle *t, const char *prefix, const char *name,
                               size_t n);

@@ -26,5 +26,9 @@ static double tile_peak(uint64_t rounds, bool bf16)
     return 6.0 * 2 * 16 * 16 * 32 * (double)rounds;
 }
 
-const struct dk_train_ops dk_cpu_train_amx = {
-    .tier = DK_TIER_AMX, .bf16 = true, .gemm = dk_cpu_gemm_amx, .fma_peak = tile_peak, TRAIN_TABLE};
+const struct dk_train_ops dk_cpu_train_amx = {.tier = DK_TIER_AMX,
+                                              .bf16 = true,
+                                              .gemm = dk_cpu_gemm_amx,
+                                              .pack = dk_cpu_gemm_amx_pack,
+                                              .fma_peak = tile_peak,
+                                              TRAIN_TABLE};

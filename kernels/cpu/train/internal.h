@@ -15,3 +15,4 @@ void dk_cpu_gemm_avx512bf16(const struct dk_gemm *g, void *scratch);
 extern const struct dk_train_ops dk_cpu_train_avx512bf16;
 /* That on AMX tiles; needs AVX-512 BF16, too. */
 DK_DECLARE_TRAIN(amx);
+void dk_cpu_gemm_amx_pack(const struct dk_gemm *g, uint32_t j0, uint32_t j1, void *dst);
