@@ -161,7 +161,7 @@ static void cut(const struct train_par *p, struct gemm_job *j)
 static void cut_packed(const struct train_par *p, struct gemm_job *j)
 {
     const struct dk_gemm *g = j->g;
-    const double copy = g->a_col == 1 ? 0.25 : 0.5, fetch = 0.33;
+    const double copy = g->a_col == 1 ? 0.25 : 0.5, fetch = 0.1;
     double best = 0;
     uint32_t m = 0;
     for (unsigned i = 0; i < j->n; i++)

@@ -5,8 +5,8 @@
  * TDPBF16PS whatever the blocks: the same bits for every split.
  *
  * B's columns for KC inputs stay in the second-level cache, copied here or by pack(); A's rows are
- * copied just before they are used, 32 (their inputs next to each other) or MC (their rows next to
- * each other, so that whole lines are read), and 32 of them meet all of B's block before the next.
+ * copied just before they are used, 32 or MC (where their rows are next to each other, so that whole
+ * lines are read), and 32 of them meet all of B's block before the next.
  * Meanwhile the rows of A that come next are fetched, and the lines of C that are written next.
  */
 #include <immintrin.h>
@@ -167,12 +167,13 @@ struct blocks {
 
 static void block(const struct blocks *k)
 {
-    const uint32_t each =
-        (k->n_coming * PANEL + k->n - 1) / k->n; /* rows to fetch beside one panel */
+    /* Rows to fetch beside one pair of panels. */
+    const uint32_t across = (k->n + PANEL - 1) / PANEL, pairs = (k->m + PANEL - 1) / PANEL * across;
+    const uint32_t each = (k->n_coming + pairs - 1) / pairs;
     for (uint32_t i = 0; i < k->m; i += PANEL)
         for (uint32_t j = 0; j < k->n; j += PANEL) {
             const uint32_t rows = least(k->m - i, PANEL), cols = least(k->n - j, PANEL);
-            const uint32_t at = least(j / PANEL * each, k->n_coming);
+            const uint32_t at = least((i / PANEL * across + j / PANEL) * each, k->n_coming);
             float *c = k->c + (size_t)i * k->ldc + j;
             struct part t = {.a = k->pa + (size_t)i * k->steps * 32,
                              .b = k->pb + j / PANEL * k->apart +
@@ -241,6 +242,31 @@ void dk_cpu_gemm_amx_pack(const struct dk_gemm *g, uint32_t j0, uint32_t j1, voi
     pack_b((uint16_t *)dst + dk_gemm_packed(j0, g->k) / sizeof(uint16_t), g, j0, 0, j1 - j0, g->k);
 }
 
+/* All rows by the columns of b, which are those of g from j0 on, for k inputs from l0 on.  A is copied
+ * once; so many of its rows meet a part of B that fetching all parts again for the next is little. */
+static void sweep(const struct dk_gemm *g, const struct blocks *b, uint32_t j0, uint32_t l0,
+                  uint32_t k, uint16_t *pa)
+{
+    const uint32_t nc = part_of(b->n, B_ELEMS / k / PANEL * PANEL, PANEL);
+    const uint32_t mc = g->a_col == 1 ? PANEL : MC;
+    for (uint32_t i0 = 0; i0 < g->m; i0 += mc) {
+        struct blocks part = *b;
+        part.pa = pa;
+        part.m = least(g->m - i0, mc);
+        pack_a(pa, g, i0, l0, part.m, k);
+        for (uint32_t j = 0; j < b->n; j += nc) {
+            part.pb = b->pb + j / PANEL * b->apart;
+            part.n = least(b->n - j, nc);
+            part.c = g->c + i0 * g->ldc + j0 + j;
+            if (g->a_col == 1 && j + nc >= b->n) {
+                part.n_coming = least(g->m - i0 - part.m, mc);
+                part.coming = g->a + (i0 + part.m) * g->a_row + l0;
+            }
+            block(&part);
+        }
+    }
+}
+
 void dk_cpu_gemm_amx(const struct dk_gemm *g, void *scratch)
 {
     uint16_t *pa = scratch, *copy = pa + A_ELEMS;
@@ -250,16 +276,16 @@ void dk_cpu_gemm_amx(const struct dk_gemm *g, void *scratch)
         return;
     }
     const uint32_t kc = part_of(g->k, KC, 32),
-                   nc = part_of(g->n, B_ELEMS / kc / PANEL * PANEL, PANEL);
-    const uint32_t mc = g->a_col == 1 ? PANEL : MC;
+                   nc = g->packed && g->a_col != 1
+                            ? g->n
+                            : part_of(g->n, B_ELEMS / kc / PANEL * PANEL, PANEL);
     configure();
     for (uint32_t j0 = 0; j0 < g->n; j0 += nc)
         for (uint32_t l0 = 0; l0 < g->k; l0 += kc) {
-            const uint32_t k = least(g->k - l0, kc), n = least(g->n - j0, nc);
-            struct blocks b = {.pa = pa,
-                               .pb = copy,
+            const uint32_t k = least(g->k - l0, kc);
+            struct blocks b = {.pb = copy,
                                .apart = dk_gemm_packed(PANEL, k) / sizeof(uint16_t),
-                               .n = n,
+                               .n = least(g->n - j0, nc),
                                .steps = (k + 31) / 32,
                                .spill = spill,
                                .ldc = g->ldc,
@@ -270,18 +296,9 @@ void dk_cpu_gemm_amx(const struct dk_gemm *g, void *scratch)
                 b.apart = dk_gemm_packed(PANEL, g->k) / sizeof(uint16_t);
                 b.step0 = l0 / 32;
             } else {
-                pack_b(copy, g, j0, l0, n, k);
+                pack_b(copy, g, j0, l0, b.n, k);
             }
-            for (uint32_t i0 = 0; i0 < g->m; i0 += mc) {
-                b.m = least(g->m - i0, mc);
-                b.c = g->c + i0 * g->ldc + j0;
-                if (g->a_col == 1) {
-                    b.n_coming = least(g->m - i0 - b.m, PANEL);
-                    b.coming = g->a + (i0 + b.m) * g->a_row + l0;
-                }
-                pack_a(pa, g, i0, l0, b.m, k);
-                block(&b);
-            }
+            sweep(g, &b, j0, l0, k, pa);
         }
     _tile_release();
 }

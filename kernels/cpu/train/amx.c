@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Training kernels, AVX-512 with BF16 products on AMX tiles. */
+#include <immintrin.h>
+
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/train/body.h"
 

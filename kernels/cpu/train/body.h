@@ -30,57 +30,109 @@ V_INLINE void v_store(float *p, vf x)
 /* The first n lanes, n = 1..15; the others are `rest`. */
 V_INLINE vf v_load_n(const float *p, uint32_t n, float rest)
 {
+#if defined(__AVX512F__)
+    return (vf)_mm512_mask_loadu_ps(_mm512_set1_ps(rest), (__mmask16)((1u << n) - 1), p);
+#else
     vf x = (vf){0} + rest;
     memcpy(&x, p, n * sizeof(*p));
     return x;
+#endif
 }
 V_INLINE void v_store_n(float *p, vf x, uint32_t n)
 {
+#if defined(__AVX512F__)
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)x);
+#else
     memcpy(p, &x, n * sizeof(*p));
+#endif
 }
 V_INLINE vf v_select(vi m, vf a, vf b)
 {
     return (vf)((m & (vi)a) | (~m & (vi)b));
 }
+/* a > b ? a : b, lane by lane. */
 V_INLINE vf v_max(vf a, vf b)
 {
+#if defined(__AVX512F__)
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#else
     return v_select(a > b, a, b);
+#endif
 }
-V_INLINE float v_fold(vf x)
-{
-    float t[16];
-    memcpy(t, &x, sizeof(t));
-    for (int w = 8; w > 0; w /= 2)
-        for (int i = 0; i < w; i++)
-            t[i] += t[i + w];
-    return t[0];
-}
-V_INLINE float v_fold_max(vf x)
-{
-    float t[16];
-    memcpy(t, &x, sizeof(t));
-    for (int i = 1; i < 16; i++)
-        t[0] = t[i] > t[0] ? t[i] : t[0];
-    return t[0];
-}
+/* 8-4-2-1: lane i and lane i + w become one. */
+#if defined(__AVX512F__)
+#define FOLD(name, op256, op128)                                                                   \
+    V_INLINE float name(vf x)                                                                      \
+    {                                                                                              \
+        const __m256 y =                                                                           \
+            op256(_mm512_extractf32x8_ps((__m512)x, 1), _mm512_castps512_ps256((__m512)x));        \
+        __m128 z = op128(_mm256_extractf128_ps(y, 1), _mm256_castps256_ps128(y));                  \
+        z = op128(_mm_movehl_ps(z, z), z);                                                         \
+        return _mm_cvtss_f32(op128(_mm_movehdup_ps(z), z));                                        \
+    }
+FOLD(v_fold, _mm256_add_ps, _mm_add_ps)
+FOLD(v_fold_max, _mm256_max_ps, _mm_max_ps)
+#else
+#define FOLD(name, op)                                                                             \
+    V_INLINE float name(vf x)                                                                      \
+    {                                                                                              \
+        float t[16];                                                                               \
+        memcpy(t, &x, sizeof(t));                                                                  \
+        for (int w = 8; w > 0; w /= 2)                                                             \
+            for (int i = 0; i < w; i++)                                                            \
+                t[i] = op(t[i + w], t[i]);                                                         \
+        return t[0];                                                                               \
+    }
+#define SUM(a, b)    ((a) + (b))
+#define LARGER(a, b) ((a) > (b) ? (a) : (b))
+FOLD(v_fold, SUM)
+FOLD(v_fold_max, LARGER)
+#endif
+
+/* Vectors whose exponentials are computed side by side: one is a chain of 25 instructions, and a
+ * processor that finds them one behind the other starts the second late.  V_KEEP makes the compiler
+ * leave a step of all of them in its place.  As registers allow. */
+#if defined(__AVX512F__)
+#define EXP_SIDE  4
+#define V_KEEP(x) __asm__ volatile("" : "+v"(x))
+#else
+#define EXP_SIDE  1
+#define V_KEEP(x) ((void)0)
+#endif
+#define SIDE(n) _Pragma("GCC unroll 4") for (int v = 0; v < (n); v++)
+#define STEP(to, value)                                                                            \
+    SIDE(n)                                                                                        \
+    {                                                                                              \
+        to = value;                                                                                \
+        V_KEEP(to);                                                                                \
+    }
 
 /* As dk_exp_def, with products and sums rounded apart: ln 2 in two parts, the first short enough
- * that its product with n is exact.  Below -87 it is 0. */
-V_INLINE vf v_exp(vf x)
+ * that its product with the whole number is exact.  Below -87 it is 0. */
+V_INLINE void v_exps(vf *x, const int n)
 {
     const float magic = DK_ROUND_MAGIC;
-    vi under = x < -87.0f;
-    x = v_select(x > 88.0f, (vf){0} + 88.0f, v_select(under, (vf){0} - 87.0f, x));
-    vf t = x * DK_LOG2E + magic, n = t - magic;
-    vf r = (x - n * 0x1.63p-1f) - n * -0x1.bd0106p-13f;
-    vf p = DK_EXP_C6 * r + DK_EXP_C5;
-    p = p * r + DK_EXP_C4;
-    p = p * r + DK_EXP_C3;
-    p = p * r + DK_EXP_C2;
-    p = (p * r) * r + r + 1.0f;
-    vi k = (vi)t - (vi)((vf){0} + magic);
-    p = p * (vf)((k + 127) << 23);
-    return v_select(under, (vf){0}, p);
+    vi under[EXP_SIDE];
+    vf t[EXP_SIDE], r[EXP_SIDE], p[EXP_SIDE];
+    SIDE(n) under[v] = x[v] < -87.0f;
+    STEP(x[v], v_select(x[v] > 88.0f, (vf){0} + 88.0f, v_select(under[v], (vf){0} - 87.0f, x[v])))
+    STEP(t[v], x[v] * DK_LOG2E + magic)
+    STEP(r[v], x[v] - (t[v] - magic) * 0x1.63p-1f)
+    STEP(r[v], r[v] - (t[v] - magic) * -0x1.bd0106p-13f)
+    STEP(p[v], DK_EXP_C6 * r[v] + DK_EXP_C5)
+    STEP(p[v], p[v] * r[v] + DK_EXP_C4)
+    STEP(p[v], p[v] * r[v] + DK_EXP_C3)
+    STEP(p[v], p[v] * r[v] + DK_EXP_C2)
+    STEP(p[v], p[v] * r[v])
+    STEP(p[v], p[v] * r[v] + r[v] + 1.0f)
+    STEP(p[v], p[v] * (vf)(((vi)t[v] - (vi)((vf){0} + magic) + 127) << 23))
+    SIDE(n) x[v] = v_select(under[v], (vf){0}, p[v]);
+}
+
+V_INLINE vf v_exp(vf x)
+{
+    v_exps(&x, 1);
+    return x;
 }
 
 #define FOR_LANES(i, n, whole, part)                                                               \
@@ -197,6 +249,17 @@ static float exp_sum(float *x, uint32_t n, float max)
 {
     vf s = {0};
     uint32_t i = 0;
+    for (; EXP_SIDE > 1 && i + EXP_SIDE * 16 <= n; i += EXP_SIDE * 16) {
+        float *at = x + i;
+        vf e[EXP_SIDE];
+        SIDE(EXP_SIDE) e[v] = v_load(at + 16 * v) - max;
+        v_exps(e, EXP_SIDE);
+        SIDE(EXP_SIDE)
+        {
+            v_store(at + 16 * v, e[v]);
+            s += e[v];
+        }
+    }
     for (; i + 16 <= n; i += 16) {
         vf e = v_exp(v_load(x + i) - max);
         v_store(x + i, e);
