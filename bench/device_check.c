@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What scripts/device-check runs on a machine with a GPU: the CUDA backend against the CPU's, bit for bit,
- * for every weight type; then times at the shape of Qwen3-4B with random weights.  It uses the backends
+ * for every weight type, and cuBLASLt near it; then times at the shape of Qwen3-4B with random weights.  It uses the backends
  * directly, so that it needs neither the engine's libraries nor a model.  With --tiny, the same program
  * runs on the emulated device, in the tests.
  *
@@ -24,7 +24,7 @@
 struct check {
     const struct dcu_api *api;
     struct dcu_device device;
-    bool tiny;
+    bool tiny, blas; /* blas: cuBLASLt is there */
     double peak; /* bytes per second; 0: unknown */
     FILE *matrix, *steps;
     unsigned n_failed, n_done;
@@ -142,6 +142,43 @@ static int one_type(struct check *k, enum dk_type type, bool exact, struct error
     return r;
 }
 
+/* Float weights by cuBLASLt: near the CPU, and the same bits again. */
+static int one_fast(struct check *k, enum dk_type type, struct error *err)
+{
+    const uint32_t n = k->tiny ? 20 : 300, vocab = 512;
+    const size_t size = (size_t)n * vocab;
+    struct model_file *f = NULL, *g = NULL;
+    struct backend_model *cpu = NULL, *gpu = NULL;
+    struct backend_options oc = options(k, false, true), og = options(k, true, false);
+    float *want = mem_array(size, sizeof(*want)), *got = mem_array(size, sizeof(*got));
+    int r = want && got ? random_model_new("tiny", type, 0, &f, err) : ERR_NOMEM(err);
+    og.fast = true;
+    if (r == 0)
+        r = random_model_new("tiny", type, 0, &g, err);
+    if (r == 0)
+        r = backend_cpu.load(f, &oc, NULL, NULL, &cpu, err);
+    if (r == 0)
+        r = backend_cuda.load(g, &og, NULL, NULL, &gpu, err);
+    if (r == 0)
+        r = feed(&backend_cpu, cpu, vocab, n, 64, want, err);
+    for (unsigned i = 0; i < 2 && r == 0; i++) {
+        r = feed(&backend_cuda, gpu, vocab, n, 64, got, err);
+        if (r < 0)
+            break;
+        double d = difference(got, want, size);
+        bool ok = i ? memcmp(got, want, size * sizeof(*want)) == 0 : d < 0.1;
+        verdict(k, type, "cuda-fast", i ? "again, 64 rows" : "near the CPU, 64 rows", ok, d);
+        memcpy(want, got, size * sizeof(*want));
+    }
+    backend_cuda.free(gpu);
+    backend_cpu.free(cpu);
+    model_file_free(f);
+    model_file_free(g);
+    mem_free(want);
+    mem_free(got);
+    return r;
+}
+
 static int same_bytes(struct check *k, struct error *err)
 {
     int r = 0;
@@ -150,6 +187,8 @@ static int same_bytes(struct check *k, struct error *err)
         r = one_type(k, (enum dk_type)t, true, err);
         if (r == 0 && (t == DK_F16 || t == DK_BF16))
             r = one_type(k, (enum dk_type)t, false, err);
+        if (r == 0 && k->blas && (t == DK_F32 || t == DK_F16 || t == DK_BF16))
+            r = one_fast(k, (enum dk_type)t, err);
     }
     return r;
 }
@@ -228,7 +267,7 @@ static void rounds(struct check *k, const double *target, const double *draft, c
                  dflash / ar, dedit / ar);
 }
 
-static int times_of(struct check *k, enum dk_type type, struct error *err)
+static int times_of(struct check *k, enum dk_type type, bool fast, struct error *err)
 {
     const char *shape = k->tiny ? "tiny" : "qwen3-4b";
     const uint32_t context = k->tiny ? 40 : 1024, n_blocks = k->tiny ? BLOCKS : 128;
@@ -240,6 +279,7 @@ static int times_of(struct check *k, enum dk_type type, struct error *err)
     struct backend_options o = options(k, true, false);
     struct backend_memory mem = {0};
     char name[64];
+    o.fast = fast;
     o.n_kv_blocks = n_blocks;
     o.max_context = n_blocks * DK_KV_BLOCK;
     for (uint32_t i = 0; i < n_blocks; i++)
@@ -254,7 +294,8 @@ static int times_of(struct check *k, enum dk_type type, struct error *err)
     }
     if (r == 0) {
         backend_cuda.describe(t.m, &mem, NULL, NULL);
-        (void)snprintf(name, sizeof(name), "%s %s", shape, dk_type_info(type)->name);
+        (void)snprintf(name, sizeof(name), "%s %s%s", shape, dk_type_info(type)->name,
+                       fast ? " fast" : "");
         r = curve(k, name, &t, mem.packed_bytes, 0, target, err);
     }
     for (unsigned small = 0; small < 2 && r == 0; small++) {
@@ -267,11 +308,15 @@ static int times_of(struct check *k, enum dk_type type, struct error *err)
             x.m = d;
             x.vocab = model_file_config(df)->drafter->draft_vocab;
             backend_cuda.describe(d, &mem, NULL, NULL);
-            (void)snprintf(name, sizeof(name), "drafter %s", small ? "32k" : "full");
+            (void)snprintf(name, sizeof(name), "drafter %s%s", small ? "32k" : "full",
+                           fast ? " fast" : "");
             r = curve(k, name, &x, mem.packed_bytes, target[0], draft, err);
         }
         if (r == 0)
-            rounds(k, target, draft, small ? "32k head" : "full head");
+            rounds(k, target, draft,
+                   fast    ? small ? "32k head, fast" : "full head, fast"
+                   : small ? "32k head"
+                           : "full head");
         backend_cuda.free(d);
         model_file_free(df);
         d = NULL;
@@ -321,15 +366,21 @@ int main(int argc, char **argv)
         (void)printf("%s, compute capability %d.%d, %.1f GiB; library built for %s\n",
                      k.device.name, k.device.major, k.device.minor,
                      (double)k.device.memory / (1 << 30), k.api->built);
+        struct error why = {0};
+        k.blas = dcu_error(k.api, k.api->blas_open(), &why, "without cuBLASLt") == 0;
+        if (!k.blas)
+            (void)printf("%s\n", why.msg);
         r = same_bytes(&k, &err);
     }
     if (r == 0) {
         (void)printf("same bytes: %u of %u\n", k.n_done - k.n_failed, k.n_done);
         (void)fprintf(k.steps, "what,rows,context,ms,of_ar_step,share_of_peak\n");
-        r = times_of(&k, DK_BF16, &err);
+        r = times_of(&k, DK_BF16, false, &err);
     }
+    if (r == 0 && k.blas)
+        r = times_of(&k, DK_BF16, true, &err);
     if (r == 0)
-        r = times_of(&k, DK_Q4_K, &err);
+        r = times_of(&k, DK_Q4_K, false, &err);
     if (k.matrix)
         (void)fclose(k.matrix);
     if (k.steps)

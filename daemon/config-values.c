@@ -47,6 +47,7 @@ static const struct word dtypes[] = {{"auto", BACKEND_DTYPE_FILE},
                                      {"f32", BACKEND_DTYPE_F32},
                                      {"q8_0", BACKEND_DTYPE_Q8_0},
                                      {NULL, 0}};
+static const struct word exactness[] = {{"strict", false}, {"fast", true}, {NULL, 0}};
 
 static int find_word(const struct word *w, const char *text, int *ret)
 {
@@ -158,7 +159,7 @@ static int parse_value(const struct option_desc *o, void *to, const char *text)
 {
     uint64_t u = 0;
     int64_t i = 0;
-    int r = 0;
+    int r = 0, word;
     switch (o->type) {
     case VALUE_STRING:
         return set_string(to, text);
@@ -199,6 +200,11 @@ static int parse_value(const struct option_desc *o, void *to, const char *text)
         return set_word(kv_types, to, sizeof(enum dk_kv_type), text);
     case VALUE_DTYPE:
         return set_word(dtypes, to, sizeof(enum backend_dtype), text);
+    case VALUE_EXACTNESS:
+        r = find_word(exactness, text, &word);
+        if (r == 0)
+            *(bool *)to = word;
+        return r;
     case VALUE_UIDS:
     case VALUE_GIDS:
         return set_ids(to, text);
@@ -261,6 +267,8 @@ int value_print(const struct option_desc *o, const void *base, struct strbuf *ou
     case VALUE_DTYPE:
         memcpy(&word, p, sizeof(enum backend_dtype));
         return strbuf_adds(out, word_of(dtypes, word));
+    case VALUE_EXACTNESS:
+        return strbuf_adds(out, word_of(exactness, *(const bool *)p));
     case VALUE_UIDS:
     case VALUE_GIDS: {
         const struct id_list *l = p;

@@ -9,7 +9,7 @@
 
 enum value_type { VALUE_STRING, VALUE_MODE, VALUE_TIME, VALUE_LOOP, VALUE_U32, VALUE_SIZE,
                   VALUE_BOOL, VALUE_LEVEL, VALUE_U32SIZE, VALUE_UIDS, VALUE_GIDS, VALUE_I32,
-                  VALUE_KVTYPE, VALUE_DTYPE };
+                  VALUE_KVTYPE, VALUE_DTYPE, VALUE_EXACTNESS };
 
 struct option_desc {
     const char *section; /* NULL: of a [model NAME] section */

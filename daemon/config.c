@@ -533,6 +533,9 @@ static int finish_models(struct config *c, struct error *err)
             r = find_in_model_dir(c, &m->drafter, err);
         if (r == 0 && device_check(m->device ? m->device : "auto", err) < 0)
             r = error_prefix(err, DEDIT_E_INVALID, "[model %s]", m->name);
+        if (r == 0 && m->engine.fast && c->exact)
+            r = ERR(err, INVALID, "[model %s] exactness: fast does not go with exact = yes",
+                    m->name);
         m->engine.tier = tier;
         m->engine.n_threads = c->threads;
         m->engine.exact = c->exact;

@@ -343,8 +343,7 @@ void models_on_loaded(struct server *s)
                     log_write(LOG_LEVEL_WARNING, "model", NULL,
                               "%s runs without the drafter beside it: %s", m->name, t->beside.msg);
                 if (*m->device_note)
-                    log_write(LOG_LEVEL_INFO, "model", NULL, "%s computes on the CPU: %s", m->name,
-                              m->device_note);
+                    log_write(LOG_LEVEL_INFO, "model", NULL, "%s %s", m->name, m->device_note);
                 log_write(LOG_LEVEL_INFO, "model", NULL, "%s is ready (%s%s%s)", m->name,
                           m->numeric_class, *m->drafter ? ", drafter " : "", m->drafter);
             }

@@ -37,7 +37,7 @@ struct model {
     bool has_format;
     uint32_t vocab, max_context, max_running;
     struct backend_memory memory;
-    char device_note[256]; /* why the CPU stands in for a device, or "" */
+    char device_note[256]; /* engine_device_note(), or "" */
     char numeric_class[64], family[16], drafter[128]; /* "" without a drafter */
     struct error error;               /* of the last load */
     uint32_t progress_percent;        /* relaxed atomic, written by the loader */

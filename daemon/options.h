@@ -76,6 +76,8 @@
       "the drafter's weights: as in the file, or converted at load")                               \
     X("device", STRING, device, "auto", "auto|cpu|cuda|cuda:N",                                      \
       "where it computes; auto: the first CUDA device, or the CPU where there is none")              \
+    X("exactness", EXACTNESS, engine.fast, "strict", "strict|fast",                                  \
+      "on a CUDA device: the same bytes in every batch, or float products by cuBLASLt")              \
     X("preload", BOOL, preload, "no", "yes|no", "load at start")                                   \
     X("on_demand", BOOL, on_demand, "yes", "yes|no", "load when a request names it")               \
     X("max_context", U32, engine.max_context, "0", "tokens", "positions of a request; 0: the model's, at most 8192") \

@@ -28,6 +28,7 @@ struct backend_options {
     unsigned n_threads; /* 0: CPUs of the affinity mask */
     enum dk_tier tier;
     bool exact;               /* true: BF16 weights never take the AMX BF16 class */
+    bool fast; /* CUDA: products with float weights by cuBLASLt; not with exact */
     enum backend_dtype dtype; /* weights converted at load (rounded: another model), or as filed */
     enum dk_kv_type kv_type;
     uint32_t n_kv_blocks; /* of DK_KV_BLOCK positions */
@@ -113,7 +114,7 @@ struct backend {
                    struct error *err);
     void (*describe)(const struct backend_model *m, struct backend_memory *mem,
                      struct backend_timing *timing,
-                     const char **ret_class); /* "exact", "amx-bf16", "cuda-mma" */
+                     const char **ret_class); /* "exact", "amx-bf16", "cuda-mma", "cuda-fast" */
     const struct dk_ops *(*ops)(const struct backend_model *m); /* for the sampler */
     unsigned (*threads)(const struct backend_model *m);
     /* Runs fn once on each of threads(m) host threads, the caller's included (sampling). */

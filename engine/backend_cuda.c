@@ -43,7 +43,7 @@ static void cuda_describe(const struct backend_model *model, struct backend_memo
     if (timing)
         *timing = m->timing;
     if (ret_class)
-        *ret_class = m->mma ? "cuda-mma" : "exact";
+        *ret_class = m->rows ? "cuda-fast" : m->mma ? "cuda-mma" : "exact";
 }
 
 static const struct dk_ops *cuda_ops(const struct backend_model *m)

@@ -65,6 +65,7 @@ struct cuda_scratch {
     float *logits;       /* [CUDA_LOGIT_ROWS][head.n] */
     float *part;         /* attention: part_floats */
     struct dcu_act act;
+    void *blas;              /* DCU_BLAS_WORKSPACE, of options with `fast` */
     struct cuda_batch batch; /* device */
     size_t ld_x, ld_q, ld_kv, ld_f, tap_floats, part_floats;
 };
@@ -123,6 +124,8 @@ struct cuda_model {
     const float *final_norm, *hidden_norm, *inv_freq;
     float scale;
     bool mma; /* some products go through the tensor cores: a class of its own */
+    bool rows; /* some weights lie in rows, for cuBLASLt: another one */
+    struct dcu_blas *blas; /* NULL without such weights */
 
     void *weights, *kv, *scratch, *pinned;
     size_t weights_bytes, kv_bytes, scratch_bytes, pinned_bytes;
@@ -171,8 +174,18 @@ int cuda_load_drafter(struct backend_model *m, struct model_file *f, enum backen
                       struct backend_model **ret, struct error *err);
 void cuda_free(struct backend_model *m);
 
+/* ---- backend_cuda_blas.c --------------------------------------------------------------------------- */
+
+/* When weights and memory are there: settles all products of weights in rows, if there are any. */
+int cuda_blas_ready(struct cuda_model *m, struct error *err);
+/* Products that read one prepared input. */
+int cuda_products(struct cuda_model *m, const struct dcu_mm *mm, unsigned n, uint32_t rows,
+                  struct error *err);
+
 /* ---- backend_cuda_weights.c ------------------------------------------------------------------------ */
 
+/* How a matrix of products lies on the device. */
+enum dcu_layout cuda_layout(enum dk_type stored, const struct backend_options *o);
 /* Bytes of all weights on the device; forms: which prepared activations they read. */
 int cuda_weights_size(const struct model_file *f, const struct model_tensor *head,
                       const struct backend_options *o, size_t *ret, unsigned *ret_forms,
@@ -221,6 +234,3 @@ int cuda_graph_run(struct cuda_model *m, const struct cuda_shape *shape, cuda_en
 int cuda_forward(struct backend_model *m, const struct fwd_batch *b, struct error *err);
 int cuda_inject(struct backend_model *drafter, const struct ctx_row *rows, uint32_t n,
                 struct error *err);
-/* Products that read one prepared input. */
-int cuda_products(struct cuda_model *m, const struct dcu_mm *mm, unsigned n, uint32_t rows,
-                  struct error *err);

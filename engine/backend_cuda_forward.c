@@ -25,13 +25,6 @@ static int prepare(struct cuda_model *m, struct dcu_prep p, struct error *err)
     return 0;
 }
 
-int cuda_products(struct cuda_model *m, const struct dcu_mm *mm, unsigned n, uint32_t rows,
-                  struct error *err)
-{
-    CUDA_DO(m, err, "a product", m->api->matmul(m->stream, mm, n, &m->s.act, rows));
-    return 0;
-}
-
 /* ---- stages of a layer ------------------------------------------------------------------------------ */
 
 /* The rows of a stage and where they lie. */

@@ -75,8 +75,7 @@ int cuda_plan(const struct model_file *f, const struct backend_options *o,
 static unsigned head_form(const struct model_tensor *head, const struct backend_options *o)
 {
     enum dk_type type = cpu_stored_type(head, o);
-    bool half = type == DK_BF16 || type == DK_F16;
-    return dcu_weight_form(type, half && !o->exact ? DCU_LAYOUT_MMA : DCU_LAYOUT_PANEL);
+    return dcu_weight_form(type, cuda_layout(type, o));
 }
 
 int cuda_plan_drafter(const struct model_file *target, const struct model_file *f,
@@ -248,6 +247,8 @@ int cuda_load(struct model_file *f, const struct backend_options *o,
     r = dcu_device_check(m->api, o->device, &m->device, err);
     if (r == 0)
         r = load_into(m, head, 0, progress, arg, err);
+    if (r == 0)
+        r = cuda_blas_ready(m, err);
     if (r == 0 && m->cfg.tied)
         m->embed = m->head;
     if (r < 0) {
@@ -287,12 +288,14 @@ int cuda_load_drafter(struct backend_model *target, struct model_file *f, enum b
         r = cpu_drafter_head(f, of_target, &picked, &head, err);
     if (r == 0)
         r = load_into(m, head, head ? 0 : head_form(of_target, &t->opt), NULL, NULL, err);
+    if (r == 0 && !head)
+        m->head = t->head;
+    if (r == 0)
+        r = cuda_blas_ready(m, err);
     if (r < 0) {
         cuda_free((void *)m);
         return r;
     }
-    if (!head)
-        m->head = t->head;
     if (!m->own_embed)
         m->embed = t->embed;
     t->kept = m->kept;
@@ -315,6 +318,7 @@ void cuda_free(struct backend_model *model)
     for (int i = 0; i < 2; i++)
         if (m->staged[i])
             (void)a->event_free(m->staged[i]);
+    (void)a->blas_free(m->blas);
     (void)a->free(m->weights);
     (void)a->free(m->kv);
     (void)a->free(m->scratch);

@@ -103,6 +103,7 @@ int cuda_scratch_layout(const struct model_config *cfg, const struct backend_opt
     s->part = carve(&c, s->part_floats, sizeof(float));
     s->act = (struct dcu_act){.forms = forms, .max_rows = o->max_rows, .max_k = max_k};
     s->act.mem = carve(&c, dcu_act_bytes(forms, o->max_rows, max_k), 1);
+    s->blas = carve(&c, o->fast ? DCU_BLAS_WORKSPACE : 0, 1);
     carve_batch(&c, &s->batch, rows, (uint32_t)words);
 
     carve_batch(&h, &p->batch, rows, (uint32_t)words);

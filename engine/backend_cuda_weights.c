@@ -26,8 +26,16 @@ static const float **layer_vector(struct cuda_layer *l, unsigned i)
     return v[i];
 }
 
-/* The tensor cores take 16-bit floats, unless the CPU's bits are wanted; an embedding that only serves
- * look-ups stays in panels. */
+/* The tensor cores take 16-bit floats, unless the CPU's bits are wanted, and cuBLASLt all floats. */
+enum dcu_layout cuda_layout(enum dk_type stored, const struct backend_options *o)
+{
+    bool half = stored == DK_BF16 || stored == DK_F16;
+    if (o->fast && (half || stored == DK_F32))
+        return DCU_LAYOUT_ROWS;
+    return half && !o->exact ? DCU_LAYOUT_MMA : DCU_LAYOUT_PANEL;
+}
+
+/* An embedding that only serves look-ups stays in panels. */
 static int weight_shape(const struct model_file *f, const struct model_tensor *t, bool products,
                         const struct backend_options *o, struct dcu_weight *w, size_t *ret,
                         struct error *err)
@@ -36,10 +44,8 @@ static int weight_shape(const struct model_file *f, const struct model_tensor *t
     /* A look-up reads rows as they are filed; only rounding to BF16 changes their values. */
     if (!products && o->dtype != BACKEND_DTYPE_BF16)
         type = t->type;
-    bool half = type == DK_BF16 || type == DK_F16;
     *w = (struct dcu_weight){.type = type,
-                             .layout =
-                                 half && products && !o->exact ? DCU_LAYOUT_MMA : DCU_LAYOUT_PANEL,
+                             .layout = products ? cuda_layout(type, o) : DCU_LAYOUT_PANEL,
                              .n = (uint32_t)t->dims[0],
                              .k = (uint32_t)t->dims[1]};
     if (!dcu_weight_bytes(w->type, w->layout, w->n, w->k, ret))
@@ -189,6 +195,7 @@ static int matrix(struct walk *w, const struct model_tensor *t, bool products,
         return 0;
     x.data = at;
     w->m->mma = w->m->mma || x.layout == DCU_LAYOUT_MMA;
+    w->m->rows = w->m->rows || x.layout == DCU_LAYOUT_ROWS;
     w->m->api->region(at, bytes);
     r = upload_matrix(w, t, &x);
     if (r < 0)

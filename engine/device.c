@@ -42,6 +42,24 @@ static int open_cuda(const char *library, int number, struct backend_options *o,
     return r;
 }
 
+/* cuBLASLt, where it was asked for.  A device that was named does what the configuration says or nothing;
+ * one that `auto` found computes in the strict class instead, and why is noted. */
+static int open_blas(struct backend_options *o, bool optional, char *note, size_t note_size,
+                     struct error *err)
+{
+    struct error why = {0};
+    if (!o->fast || !o->cuda)
+        return 0;
+    int r = dcu_error(o->cuda, o->cuda->blas_open(), &why, "exactness = fast");
+    if (r == 0)
+        return 0;
+    if (!optional)
+        return ERR(err, NOT_FOUND, "%s", why.msg);
+    snprintf(note, note_size, "is computed with exactness = strict: %s", why.msg);
+    o->fast = false;
+    return 0;
+}
+
 int device_choose(const char *name, struct backend_options *o, const struct backend **ret,
                   bool *ret_optional, char *note, size_t note_size, struct error *err)
 {
@@ -60,9 +78,9 @@ int device_choose(const char *name, struct backend_options *o, const struct back
     if (strcmp(name, "auto") == 0) {
         *ret_optional = true;
         if (open_cuda(NULL, 0, o, &why) < 0)
-            snprintf(note, note_size, "%s", why.msg);
+            snprintf(note, note_size, "computes on the CPU: %s", why.msg);
         *ret = o->cuda ? &backend_cuda : &backend_cpu;
-        return 0;
+        return open_blas(o, true, note, note_size, err);
     }
     if (strcmp(name, "emu") == 0) {
         library = getenv("DEDIT_CUDA_EMU");
@@ -70,6 +88,8 @@ int device_choose(const char *name, struct backend_options *o, const struct back
             return ERR(err, INVALID, "device emu is for tests: DEDIT_CUDA_EMU names its library");
     }
     r = open_cuda(library, library ? 0 : device_number(name), o, err);
+    if (r == 0)
+        r = open_blas(o, false, note, note_size, err);
     if (r == 0)
         *ret = &backend_cuda;
     return r;

@@ -74,6 +74,8 @@ static int resolve_config(struct engine_config *c, const struct model_config *m,
         c->prefill_chunk = d.prefill_chunk;
     if (c->prefill_chunk > c->max_num_batched_tokens)
         c->prefill_chunk = c->max_num_batched_tokens;
+    if (c->exact && c->fast)
+        return ERR(err, INVALID, "exactness: fast does not go with exact");
     int r = check_range("max_num_batched_tokens", c->max_num_batched_tokens, 1, 65536, err);
     if (r == 0)
         r = check_range("max_num_seqs", c->max_num_seqs, 1, c->max_num_batched_tokens, err);
@@ -95,6 +97,7 @@ static struct backend_options backend_options(const struct engine_config *c)
     return (struct backend_options){.n_threads = c->n_threads,
                                     .tier = c->tier,
                                     .exact = c->exact,
+                                    .fast = c->fast,
                                     .dtype = c->dtype,
                                     .kv_type = c->kv_type,
                                     .n_kv_blocks = c->n_kv_blocks,
@@ -247,7 +250,7 @@ static int load_models(struct engine *e, const struct backend_options *o,
 static int load_on_cpu(struct engine *e, struct backend_options *o, const struct load_progress *p,
                        struct error *err)
 {
-    (void)snprintf(e->device_note, sizeof(e->device_note), "%s", err->msg);
+    (void)snprintf(e->device_note, sizeof(e->device_note), "computes on the CPU: %s", err->msg);
     if (e->space.model)
         e->space.backend->free(e->space.model);
     e->space.model = NULL;

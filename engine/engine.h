@@ -30,7 +30,7 @@ struct engine_config {
     unsigned n_threads; /* 0: all CPUs allowed */
     const char *device; /* engine/device.h; NULL: the CPU; read at load only */
     enum dk_tier tier;
-    bool exact; /* see backend_options */
+    bool exact, fast; /* see backend_options; not both */
     enum backend_dtype dtype;
     enum dk_kv_type kv_type;         /* default DK_KV_F32 */
     uint64_t kv_bytes;               /* pool size; 0: room for max_context positions, at least */
@@ -75,9 +75,9 @@ const char *engine_model_name(const struct engine *e);
 /* What the drafter's file says, or NULL: there is none. */
 const struct drafter_config *engine_drafter_config(const struct engine *e);
 const char *engine_drafter_name(const struct engine *e); /* NULL without one */
-const char *engine_class(const struct engine *e); /* "exact", "amx-bf16" or "cuda-mma", with the kv type */
+const char *engine_class(const struct engine *e); /* "exact", "amx-bf16", "cuda-mma" or "cuda-fast", with the kv type */
 const char *engine_device(const struct engine *e); /* "cpu" or "cuda" */
-/* Why the CPU stands in for a device that "auto" looked for, or NULL. */
+/* How and why the model computes otherwise than "auto" looked for ("computes on the CPU: ..."), or NULL. */
 const char *engine_device_note(const struct engine *e);
 void engine_memory(const struct engine *e, struct backend_memory *ret);
 void engine_timing(const struct engine *e, struct engine_load_timing *ret);

@@ -108,7 +108,7 @@ struct engine {
     struct controller controller;
     struct calibration *calibration; /* under way, or NULL */
     bool calibrated;                 /* it is done, or its result was read */
-    char device_note[512]; /* why the CPU stands in, or empty */
+    char device_note[576]; /* engine_device_note(), or empty */
     char *costs_dir, *costs_key;     /* where costs are kept; NULL: nowhere */
     struct error costs_error;        /* why the file could not be used, or kept */
     struct candidate *candidates; /* [max_num_seqs] */

@@ -4,13 +4,15 @@
  * library knows nothing of the engine and the engine nothing of CUDA's headers.  It is opened when a
  * configuration names a device, so that a machine without a driver runs the same program.
  *
- * All functions return 0 or a cudaError_t; dcu_error() makes an error object of it.
+ * All functions return 0 or a cudaError_t (blas_...: or a code of blas.h); dcu_error() makes an error object
+ * of it.
  */
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/cuda/blas.h"
 #include "kernels/cuda/cuda_kernels.h"
 
 #ifdef __cplusplus
@@ -65,6 +67,15 @@ struct dcu_api {
     int (*capture_end)(dcu_stream s, dcu_graph *ret);
     int (*graph_launch)(dcu_graph g, dcu_stream s);
     int (*graph_free)(dcu_graph g);
+
+    /* Products of weights in rows: dcu_blas_... of blas.h. */
+    int (*blas_open)(void);
+    int (*blas_new)(struct dcu_blas **ret, void *workspace, size_t bytes);
+    int (*blas_free)(struct dcu_blas *b);
+    int (*blas_plan)(dcu_stream s, struct dcu_blas *b, const struct dcu_mm *mm,
+                     const struct dcu_act *act, uint32_t most);
+    int (*blas_matmul)(dcu_stream s, struct dcu_blas *b, const struct dcu_mm *mm, unsigned n_mm,
+                       const struct dcu_act *act, uint32_t rows);
 
     const char *(*error_name)(int code);
     const char *(*error_text)(int code);

@@ -45,8 +45,10 @@ struct dcu_row {
  *                     the CPU's bits are wanted: one chain of FMAs a result.
  *   DCU_LAYOUT_MMA    BF16 and F16 for the tensor cores: [panel of 16 outputs][k / 16][lane][8], lane's
  *                     eight elements being its A fragment of mma.m16n8k16; n and k padded with zeros.
+ *   DCU_LAYOUT_ROWS   F32, BF16 and F16 as matrices for cuBLASLt (cuda_api.h): [n padded to 16][k padded
+ *                     to 16], padded with zeros.
  */
-enum dcu_layout { DCU_LAYOUT_PANEL, DCU_LAYOUT_MMA };
+enum dcu_layout { DCU_LAYOUT_PANEL, DCU_LAYOUT_MMA, DCU_LAYOUT_ROWS };
 struct dcu_weight {
     enum dk_type type;
     enum dcu_layout layout;
@@ -65,7 +67,7 @@ void dcu_weight_pack(void *dst, enum dk_type t, enum dcu_layout l, uint32_t n, u
 
 /*
  * Prepared rows, one area a form, each sized for the capacity:
- *   F32   [row][k padded to 16 with zeros]                               F32, F16, BF16 in panels
+ *   F32   [row][k padded to 16 with zeros]                               F32, F16, BF16 in panels; F32 in rows
  *   INT   the CPU's 20-bit integers and scales (kernels/README.md), [8 rows][block] records of 896
  *         bytes: planes hi, mid, low as [row][word], words in the order 0 4 1 5 2 6 3 7; then d, sum,
  *         -sum of q of inputs 0-15 and of 16-31, for eight rows each        block types
@@ -73,9 +75,20 @@ void dcu_weight_pack(void *dst, enum dk_type t, enum dcu_layout l, uint32_t n, u
  *         j: B fragments of mma.m16n8k16                                  BF16 for the tensor cores
  *   F16   x * 2^e = hi + lo, both F16, e of the row: its largest magnitude lies in [2^14, 2^15); then
  *         2^-e as F32, for each row                                       F16 for the tensor cores
- * Rows up to the next whole tile are zero.
+ *   ROW_BF16  x rounded to BF16, [row][k padded to 16 with zeros]           BF16 in rows
+ *   ROW_F16   x * 2^e rounded to F16, the same, e at most 15 where the row's largest magnitude would come to
+ *         [2^14, 2^15); then 2^-e as F32, for each row                    F16 in rows
+ * Rows up to the next whole tile are zero; behind the last row of the forms in rows lies anything.
  */
-enum { DCU_FORM_F32 = 1, DCU_FORM_INT = 2, DCU_FORM_BF16 = 4, DCU_FORM_F16 = 8 };
+enum {
+    DCU_FORM_F32 = 1,
+    DCU_FORM_INT = 2,
+    DCU_FORM_BF16 = 4,
+    DCU_FORM_F16 = 8,
+    DCU_FORM_ROW_BF16 = 16,
+    DCU_FORM_ROW_F16 = 32,
+    DCU_FORM_END = 64
+};
 struct dcu_act {
     void *mem; /* 256-byte aligned, dcu_act_bytes() long */
     unsigned forms;
@@ -144,7 +157,7 @@ int dcu_move(dcu_stream s, float *dst, size_t ldd, const uint32_t *to, const flo
  *               ascending; the 16 sums of hi and lo are added pairwise, then partial sums are folded
  *               8-4-2-1; F16: times 2^-e.  Error: kernels/README.md.
  * DK_MM_ADD: y = y_old + acc.  All members of a call read the same act; neighbours of one type and
- * layout go into one launch.  n_mm <= 3.
+ * layout go into one launch.  n_mm <= 3.  Weights in rows: blas_matmul of cuda_api.h, not here.
  */
 struct dcu_mm {
     struct dcu_weight w;

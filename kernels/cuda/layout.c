@@ -10,8 +10,10 @@ unsigned dcu_weight_form(enum dk_type t, enum dcu_layout l)
 {
     if (dk_type_info(t)->quantised)
         return DCU_FORM_INT;
-    if (l == DCU_LAYOUT_PANEL)
+    if (l == DCU_LAYOUT_PANEL || t == DK_F32)
         return DCU_FORM_F32;
+    if (l == DCU_LAYOUT_ROWS)
+        return t == DK_F16 ? DCU_FORM_ROW_F16 : DCU_FORM_ROW_BF16;
     return t == DK_F16 ? DCU_FORM_F16 : DCU_FORM_BF16;
 }
 
@@ -19,7 +21,7 @@ bool dcu_weight_bytes(enum dk_type t, enum dcu_layout l, uint32_t n, uint32_t k,
 {
     if (l == DCU_LAYOUT_PANEL)
         return dk_weight_bytes(t, DK_LAYOUT_PANEL, n, k, ret);
-    if ((t != DK_F16 && t != DK_BF16) || n == 0 || k == 0 || k > UINT32_MAX - DCU_MMA_K)
+    if ((t != DK_F16 && t != DK_BF16 && (t != DK_F32 || l != DCU_LAYOUT_ROWS)) || n == 0 || k == 0 || k > UINT32_MAX - DCU_MMA_K)
         return false;
     return size_mul(((size_t)n + DCU_PANEL - 1) / DCU_PANEL, dcu_panel_bytes(t, l, k), ret);
 }
@@ -29,6 +31,8 @@ size_t dcu_panel_bytes(enum dk_type t, enum dcu_layout l, uint32_t k)
     size_t bytes = 0;
     if (l == DCU_LAYOUT_MMA)
         return dcu_up(k, DCU_MMA_K) / DCU_MMA_K * DCU_MMA_WTILE;
+    if (l == DCU_LAYOUT_ROWS)
+        return DCU_PANEL * dcu_up(k, 16) * dk_type_info(t)->block_bytes;
     (void)dk_weight_bytes(t, DK_LAYOUT_PANEL, DCU_PANEL, k, &bytes);
     return bytes;
 }
@@ -55,6 +59,14 @@ static void pack_mma(uint16_t *dst, uint32_t rows, uint32_t k, const char *src, 
     }
 }
 
+static void pack_rows(char *dst, uint32_t rows, size_t row_bytes, size_t bytes, const char *src,
+                      size_t src_row_bytes)
+{
+    memset(dst, 0, DCU_PANEL * row_bytes);
+    for (uint32_t o = 0; o < rows; o++)
+        memcpy(dst + o * row_bytes, src + o * src_row_bytes, bytes);
+}
+
 void dcu_weight_pack(void *dst, enum dk_type t, enum dcu_layout l, uint32_t n, uint32_t k,
                      const void *src, size_t src_row_bytes, uint32_t panel0, uint32_t panel1)
 {
@@ -65,6 +77,9 @@ void dcu_weight_pack(void *dst, enum dk_type t, enum dcu_layout l, uint32_t n, u
         void *d = (char *)dst + (p - panel0) * panel_bytes;
         if (l == DCU_LAYOUT_MMA)
             pack_mma(d, rows, k, s, src_row_bytes);
+        else if (l == DCU_LAYOUT_ROWS)
+            pack_rows(d, rows, panel_bytes / DCU_PANEL, (size_t)k * dk_type_info(t)->block_bytes, s,
+                      src_row_bytes);
         else
             dk_weight_pack(d, t, DK_LAYOUT_PANEL, rows, k, s, src_row_bytes, 0, 1);
     }
@@ -73,7 +88,7 @@ void dcu_weight_pack(void *dst, enum dk_type t, enum dcu_layout l, uint32_t n, u
 size_t dcu_act_bytes(unsigned forms, uint32_t max_rows, uint32_t max_k)
 {
     size_t bytes = 0;
-    for (unsigned f = DCU_FORM_F32; f <= DCU_FORM_F16; f *= 2)
+    for (unsigned f = DCU_FORM_F32; f < DCU_FORM_END; f *= 2)
         if (forms & f)
             bytes += dcu_up(dcu_form_bytes(f, max_rows, max_k), DCU_ACT_ALIGN);
     return bytes + dcu_split_bytes(forms, max_k);

@@ -38,6 +38,10 @@ DK_FN size_t dcu_form_bytes(unsigned form, uint32_t rows, uint32_t k)
     case DCU_FORM_INT:
         return dcu_up(rows, DCU_QROWS) / DCU_QROWS * (dcu_up(k, DCU_QBLOCK) / DCU_QBLOCK) *
                DCU_QRECORD;
+    case DCU_FORM_ROW_BF16:
+        return (size_t)rows * dcu_up(k, 16) * 2;
+    case DCU_FORM_ROW_F16:
+        return dcu_up((size_t)rows * dcu_up(k, 16) * 2, DCU_ACT_ALIGN) + (size_t)rows * 4;
     case DCU_FORM_BF16:
     case DCU_FORM_F16:
         return dcu_up(rows, DCU_MMA_ROWS) / DCU_MMA_ROWS * (dcu_up(k, DCU_MMA_K) / DCU_MMA_K) *
@@ -49,7 +53,7 @@ DK_FN size_t dcu_form_bytes(unsigned form, uint32_t rows, uint32_t k)
     }
 }
 
-/* Behind the areas of the MMA forms: blocks that arrived, and sums of groups. */
+/* Behind all forms: blocks that arrived, and sums of groups. */
 DK_FN size_t dcu_split_bytes(unsigned forms, uint32_t k)
 {
     const size_t groups = ((size_t)k + DCU_MMA_GROUP - 1) / DCU_MMA_GROUP;
@@ -75,6 +79,29 @@ DK_FN size_t dcu_f16_scales_at(const struct dcu_act *a)
     return dcu_form_at(a, DCU_FORM_F16) + dcu_up(a->max_rows, DCU_MMA_ROWS) / DCU_MMA_ROWS *
                                               (dcu_up(a->max_k, DCU_MMA_K) / DCU_MMA_K) *
                                               DCU_MMA_TILE;
+}
+
+/* Where the ROW_F16 form keeps them. */
+DK_FN size_t dcu_row_f16_scales_at(const struct dcu_act *a)
+{
+    return dcu_form_at(a, DCU_FORM_ROW_F16) +
+           dcu_up((size_t)a->max_rows * dcu_up(a->max_k, 16) * 2, DCU_ACT_ALIGN);
+}
+
+/* Rows that cuBLASLt computes for so many: few sizes, so that each is settled when a model is loaded.  A
+ * power of two up to 64, then at most an eighth more; never more than `most`. */
+DK_FN uint32_t dcu_blas_rows(uint32_t rows, uint32_t most)
+{
+    uint32_t step = 1;
+    if (rows <= 64) {
+        while (step < rows)
+            step *= 2;
+    } else {
+        for (step = 64; step < (rows + 7) / 8;)
+            step *= 2;
+    }
+    const size_t up = dcu_up(rows, step);
+    return up < most ? (uint32_t)up : most;
 }
 
 /* Scratch of sampling, for each row: bests of the parts of raw logits, of processed ones and of scores,

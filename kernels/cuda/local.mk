@@ -4,6 +4,7 @@
 cudalibdir = $(pkglibdir)
 cuda_sources = \
 	%D%/attention.cu \
+	%D%/blas.cu \
 	%D%/draft.cu \
 	%D%/matmul.cu \
 	%D%/matmul_float.cu \
@@ -18,6 +19,7 @@ cuda_sources = \
 	%D%/vocab.cu \
 	%D%/walk.cu
 cuda_headers = \
+	%D%/blas.h \
 	%D%/common.cuh \
 	%D%/cuda_api.h \
 	%D%/cuda_kernels.h \
@@ -34,7 +36,7 @@ libdedit_cuda_open_a_SOURCES = \
 	%D%/open.h
 
 # -fmad=false: a product and a sum are two roundings unless the source says fma, as everywhere.
-cuda_flags = -std=c++17 -fmad=false $(NVCC_WERROR) --expt-relaxed-constexpr \
+cuda_flags = -std=c++17 -fmad=false $(NVCC_WERROR) $(NVCC_BLAS) --expt-relaxed-constexpr \
 	-Xcompiler -fPIC,-fvisibility=hidden,-Wall,-ffp-contract=off -I$(srcdir) -I$(builddir)
 cuda_objects = $(cuda_sources:%.cu=%.nv.o)
 AM_V_NVCC = $(am__v_NVCC_@AM_V@)

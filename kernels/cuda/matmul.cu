@@ -11,6 +11,8 @@ static int launch(dcu_stream s, const struct dcu_weight *w, dcu_mm_group *g,
                   const struct dcu_act *a)
 {
     const unsigned char *mem = (const unsigned char *)a->mem;
+    if (w->layout == DCU_LAYOUT_ROWS)
+        return (int)cudaErrorInvalidValue;
     if (quantised(w->type)) {
         g->x = mem + dcu_form_at(a, DCU_FORM_INT);
         return dcu_matmul_quant(s, w->type, *g);
@@ -23,7 +25,7 @@ static int launch(dcu_stream s, const struct dcu_weight *w, dcu_mm_group *g,
     g->scales = w->type == DK_F16 ? (const float *)(mem + dcu_f16_scales_at(a)) : nullptr;
     if (g->rows <= 8)
         return dcu_matmul_mma(s, w->type, *g);
-    unsigned char *split = (unsigned char *)a->mem + dcu_form_at(a, DCU_FORM_F16 * 2);
+    unsigned char *split = (unsigned char *)a->mem + dcu_form_at(a, DCU_FORM_END);
     return dcu_matmul_wide(s, w->type, *g,
                            (float *)(split + dcu_up(DCU_SPLIT_PLACES * 4, DCU_ACT_ALIGN)),
                            (uint32_t *)split);

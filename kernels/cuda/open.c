@@ -34,6 +34,11 @@ int dcu_error(const struct dcu_api *a, int code, struct error *err, const char *
         return ERR(err, NOT_FOUND, "%s: there is no CUDA device (%s)", what, name);
     case CUDA_INVALID_DEVICE:
         return ERR(err, NOT_FOUND, "%s: there is no such CUDA device (%s)", what, name);
+    case DCU_BLAS_LIBRARY:
+    case DCU_BLAS_BUILD:
+        return ERR(err, NOT_FOUND, "%s: %s", what, text);
+    case DCU_BLAS_HOST_MEMORY:
+        return ERR_NOMEM(err);
     case CUDA_NO_IMAGE:
         return ERR(err, UNSUPPORTED, "%s: the library was not built for this device (%s)", what,
                    name);

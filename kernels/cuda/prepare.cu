@@ -76,6 +76,13 @@ DCU_FN float power_of_two(int e)
     return __uint_as_float((uint32_t)(e + 127) << 23);
 }
 
+/* 2^e of the ROW_F16 form.  Not so large that a sum which is scaled by it could overflow. */
+DCU_FN int row_f16_exponent(uint32_t top)
+{
+    const int e = f16_exponent(top);
+    return e > 15 ? 15 : e;
+}
+
 struct values {
     const float *x, *u, *w;
     float r;
@@ -115,7 +122,7 @@ __global__ void __launch_bounds__(256) dcu_prepare_kernel(dcu_prep p, uint32_t p
     /* No block of the products to come has arrived (matmul_wide.cu). */
     if (row == 0 && blockIdx.y == 0 && dcu_split_bytes(p.act.forms, p.act.max_k) &&
         p.forms & (DCU_FORM_BF16 | DCU_FORM_F16)) {
-        uint32_t *arrived = (uint32_t *)(mem + dcu_form_at(&p.act, DCU_FORM_F16 * 2));
+        uint32_t *arrived = (uint32_t *)(mem + dcu_form_at(&p.act, DCU_FORM_END));
         if (threadIdx.x < DCU_SPLIT_PLACES)
             arrived[threadIdx.x] = 0;
     }
@@ -124,10 +131,12 @@ __global__ void __launch_bounds__(256) dcu_prepare_kernel(dcu_prep p, uint32_t p
         float ss = dcu_sum_squares(stage, lane, p.k, [=](uint32_t i) { return xr[i]; });
         s.r = 1.0f / sqrtf(ss / (float)p.k + p.eps);
     }
-    int e = 0;
+    int e = 0, row_e = 0;
     /* The padding of the MMA forms ends sooner than that of INT. */
     const unsigned forms = row < dcu_up(p.rows, DCU_MMA_ROWS) ? p.forms : p.forms & DCU_FORM_INT;
-    if (forms & DCU_FORM_F16) {
+    /* The forms in rows have none. */
+    const unsigned row_forms = there ? p.forms & (DCU_FORM_ROW_BF16 | DCU_FORM_ROW_F16) : 0;
+    if ((forms & DCU_FORM_F16) || (row_forms & DCU_FORM_ROW_F16)) {
         uint32_t top = 0;
         for (uint32_t i = threadIdx.x; i < s.k; i += THREADS) {
             uint32_t b = __float_as_uint(value<SRC>(s, i)) & 0x7fffffffu;
@@ -140,10 +149,13 @@ __global__ void __launch_bounds__(256) dcu_prepare_kernel(dcu_prep p, uint32_t p
         for (uint32_t i = 0; i < THREADS / 32; i++)
             top = tops[i] > top ? tops[i] : top;
         e = f16_exponent(top);
-        if (threadIdx.x == 0)
+        row_e = row_f16_exponent(top);
+        if (threadIdx.x == 0 && (row_forms & DCU_FORM_ROW_F16))
+            ((float *)(mem + dcu_row_f16_scales_at(&p.act)))[row] = power_of_two(-row_e);
+        if (threadIdx.x == 0 && (forms & DCU_FORM_F16))
             ((float *)(mem + dcu_f16_scales_at(&p.act)))[row] = power_of_two(-e);
     }
-    const float up = power_of_two(e);
+    const float up = power_of_two(e), row_up = power_of_two(row_e);
     const size_t at_int = dcu_form_at(&p.act, DCU_FORM_INT);
     const size_t at_bf16 = dcu_form_at(&p.act, DCU_FORM_BF16);
     const size_t at_f16 = dcu_form_at(&p.act, DCU_FORM_F16);
@@ -153,6 +165,10 @@ __global__ void __launch_bounds__(256) dcu_prepare_kernel(dcu_prep p, uint32_t p
         p.forms & DCU_FORM_F32 && there
             ? (float *)(mem + dcu_form_at(&p.act, DCU_FORM_F32)) + (size_t)row * ktiles * 16
             : nullptr;
+    uint16_t *row_bf16 =
+        (uint16_t *)(mem + dcu_form_at(&p.act, DCU_FORM_ROW_BF16)) + (size_t)row * ktiles * 16;
+    uint16_t *row_f16 =
+        (uint16_t *)(mem + dcu_form_at(&p.act, DCU_FORM_ROW_F16)) + (size_t)row * ktiles * 16;
     for (uint32_t b = blockIdx.y * (THREADS / 32) + warp; b < blocks;
          b += pieces * (THREADS / 32)) {
         uint32_t i = b * 32 + threadIdx.x % 32;
@@ -174,6 +190,10 @@ __global__ void __launch_bounds__(256) dcu_prepare_kernel(dcu_prep p, uint32_t p
             uint16_t hi = dcu_f32_to_f16(z);
             write_pair(mem + at_f16, row, i, ktiles, hi, dcu_f32_to_f16(z - dcu_f16_to_f32(hi)));
         }
+        if (row_forms & DCU_FORM_ROW_BF16)
+            row_bf16[i] = dcu_f32_to_bf16(v);
+        if (row_forms & DCU_FORM_ROW_F16)
+            row_f16[i] = dcu_f32_to_f16(v * row_up);
     }
 }
 
@@ -186,7 +206,7 @@ extern "C" int dcu_prepare(dcu_stream s, const struct dcu_prep *p)
         rows = (uint32_t)dcu_up(rows, DCU_QROWS);
     else if (p->forms & (DCU_FORM_BF16 | DCU_FORM_F16))
         rows = (uint32_t)dcu_up(rows, DCU_MMA_ROWS);
-    if (p->src == DCU_SRC_RMSNORM || p->add || p->forms & DCU_FORM_F16)
+    if (p->src == DCU_SRC_RMSNORM || p->add || p->forms & (DCU_FORM_F16 | DCU_FORM_ROW_F16))
         pieces = 1;
     const dim3 grid(rows, pieces), block(THREADS);
     switch (p->src) {

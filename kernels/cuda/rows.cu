@@ -2,7 +2,7 @@
 /*
  * Rows that move: look-up of embeddings, residual addition, gather and move (live rows, taps).
  *
- *   embed    x[r] = W[token of r], exactly; W in panels or in fragments      twin: dk_weight_row
+ *   embed    x[r] = W[token of r], exactly; W in any layout                  twin: dk_weight_row
  *   add      x[r] += y[r]                                                    twin: cpu/elementwise
  *   gather   dst[r] = src[index[r]]      move: dst[to[r]] = src[from[r]]
  *
@@ -43,6 +43,8 @@ DCU_FN float weight_at(const dcu_weight &w, uint32_t row, uint32_t i)
     size_t at = (row / 16 * kp + i) * 16 + row % 16;
     if (w.type != DK_F32 && w.type != DK_F16 && w.type != DK_BF16)
         return quant_any(w.type, (const unsigned char *)w.data, w.k, row, i);
+    if (w.layout == DCU_LAYOUT_ROWS)
+        at = row * kp + i;
     if (w.type == DK_F32)
         return ((const float *)w.data)[at];
     if (w.layout == DCU_LAYOUT_MMA) {

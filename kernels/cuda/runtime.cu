@@ -183,11 +183,15 @@ static int graph_free(dcu_graph g)
 
 static const char *name_of(int code)
 {
+    if (code >= DCU_BLAS_STATUS)
+        return dcu_blas_error_name(code);
     return cudaGetErrorName((cudaError_t)code);
 }
 
 static const char *text_of(int code)
 {
+    if (code >= DCU_BLAS_STATUS)
+        return dcu_blas_error_text(code);
     return cudaGetErrorString((cudaError_t)code);
 }
 
@@ -228,6 +232,11 @@ extern "C" __attribute__((visibility("default"))) const struct dcu_api *dedit_cu
     api.capture_end = capture_end;
     api.graph_launch = graph_launch;
     api.graph_free = graph_free;
+    api.blas_open = dcu_blas_open;
+    api.blas_new = dcu_blas_new;
+    api.blas_free = dcu_blas_free;
+    api.blas_plan = dcu_blas_plan;
+    api.blas_matmul = dcu_blas_matmul;
     api.error_name = name_of;
     api.error_text = text_of;
 #define DCU_FILL(name, types) api.name = dcu_##name;

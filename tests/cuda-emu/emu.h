@@ -18,6 +18,7 @@ struct emu_counts {
     uint64_t replays; /* launches of graphs, so far */
     /* Copied to the device and to the host, so far; waits of the host for a stream. */
     uint64_t bytes_in, bytes_out, waits;
+    uint64_t blas;    /* objects of cuBLASLt that are alive */
 };
 /* The n-th call from now (0: the next) fails with this cudaError_t; keep: all after it do, too. */
 EMU_EXPORT void emu_fail_at(long n, int error, int keep);

@@ -2,12 +2,14 @@
 # libdedit-cuda-emu.so: the kernels of kernels/cuda, compiled by the C++ compiler, and the runner that
 # executes them on the CPU.  Opened like libdedit-cuda.so; never installed.
 emu_runner = \
+	%D%/blas.cc \
 	%D%/check.cc \
 	%D%/mma.cc \
 	%D%/runner.cc \
 	%D%/shim.cc
 emu_headers = \
 	%D%/emu.h \
+	%D%/include/cublasLt.h \
 	%D%/include/cuda_bf16.h \
 	%D%/include/cuda_fp16.h \
 	%D%/include/cuda_runtime.h \
@@ -67,6 +69,12 @@ kernels_emu_libs = libdedit-cuda-open.a $(kernels_test_libs) -ldl
 check_PROGRAMS += %D%/test-kernels-mm
 %C%_test_kernels_mm_SOURCES = %D%/test-kernels-mm.c $(kernels_emu)
 %C%_test_kernels_mm_LDADD = $(kernels_emu_libs)
+check_PROGRAMS += %D%/test-backend-fast
+%C%_test_backend_fast_SOURCES = %D%/test-backend-fast.c $(engine_fixtures)
+%C%_test_backend_fast_LDADD = $(engine_test_libs) -lm
+check_PROGRAMS += %D%/test-kernels-blas
+%C%_test_kernels_blas_SOURCES = %D%/test-kernels-blas.c $(kernels_emu)
+%C%_test_kernels_blas_LDADD = $(kernels_emu_libs) -lm
 check_PROGRAMS += %D%/test-backend
 %C%_test_backend_SOURCES = %D%/test-backend.c $(engine_fixtures)
 %C%_test_backend_LDADD = $(engine_test_libs)

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "include/cuemu.h"
@@ -37,6 +38,20 @@ struct launch {
 void run(const launch &l);
 /* Why a launch is refused, or NULL. */
 const char *launch_error(dim3 grid, dim3 block, size_t smem);
+
+/* ---- what blas.cc needs of shim.cc ------------------------------------------------------------------ */
+
+/* The lock around the runtime, while it lives. */
+struct held_runtime {
+    held_runtime();
+    ~held_runtime();
+};
+/* Counts a call; whether a test wants it to fail. */
+bool fails();
+/* Puts f into a stream (or into the graph that captures it). */
+int enqueue_host(CUstream_st *stream, std::function<void()> f);
+/* Objects of cuBLASLt that are alive. */
+size_t blas_objects();
 
 /* ---- what check.cc needs to know ------------------------------------------------------------------- */
 

@@ -12,6 +12,7 @@
 #include "include/cuda_runtime.h"
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -25,7 +26,7 @@ using namespace cuemu;
 namespace
 {
 struct op {
-    enum kind { LAUNCH, COPY, SET, RECORD, WAIT, GRAPH } kind;
+    enum kind { LAUNCH, COPY, SET, RECORD, WAIT, GRAPH, HOST } kind;
     std::string name;
     dim3 grid, block;
     size_t smem;
@@ -37,6 +38,7 @@ struct op {
     cudaEvent_t event;
     uint64_t stamp; /* of the event: which record */
     std::shared_ptr<std::vector<op>> graph;
+    std::function<void()> host; /* of a library */
 };
 } // namespace
 
@@ -134,6 +136,9 @@ void perform(cudaStream_t s, const op &o)
         for (const op &x : *o.graph)
             perform(s, x);
         break;
+    case op::HOST:
+        o.host();
+        break;
     }
 }
 
@@ -185,6 +190,32 @@ int cuemu::enqueue_launch(const char *name, dim3 grid, dim3 block, size_t smem, 
     o.smem = smem;
     o.kernel = kernel;
     return put(stream, o);
+}
+
+/* ---- for other libraries on the device (blas.cc) --------------------------------------------------------- */
+
+cuemu::held_runtime::held_runtime()
+{
+    lock.lock();
+}
+
+cuemu::held_runtime::~held_runtime()
+{
+    lock.unlock();
+}
+
+bool cuemu::fails()
+{
+    return enter() != cudaSuccess;
+}
+
+int cuemu::enqueue_host(CUstream_st *stream, std::function<void()> f)
+{
+    guard held(lock);
+    op o = {};
+    o.kind = op::HOST;
+    o.host = std::move(f);
+    return put(stream, std::move(o));
 }
 
 extern "C" {
@@ -582,7 +613,7 @@ void emu_count(struct emu_counts *ret)
 {
     guard held(lock);
     *ret = {n_calls,  memory.size(), pinned.size(), streams.size(), events.size(), n_graphs,
-            memory_used, n_replays,  n_bytes_in,    n_bytes_out,    n_waits};
+            memory_used, n_replays,  n_bytes_in,    n_bytes_out,    n_waits,       blas_objects()};
 }
 
 void emu_region(const void *p, size_t n)

@@ -92,7 +92,7 @@ START_TEST(files_then_dropins_then_flags)
     snprintf(dir, sizeof dir, "%s.d", file);
     ck_assert_int_eq(mkdir(dir, 0755), 0);
     snprintf(path, sizeof path, "%s/20.conf", dir);
-    write_file(path, "[daemon]\nthreads = 3\n[model a]\nkv_dtype = bf16\n");
+    write_file(path, "[daemon]\nthreads = 3\n[model a]\nkv_dtype = bf16\nexactness = fast\n");
     snprintf(path, sizeof path, "%s/10.conf", dir);
     write_file(path, "[daemon]\nthreads = 2\nmax_models = 2\n");
     snprintf(path, sizeof path, "%s/30.txt", dir);
@@ -105,6 +105,7 @@ START_TEST(files_then_dropins_then_flags)
     ck_assert_uint_eq(c->n_models, 2);
     ck_assert_str_eq(c->models[0].path, "/m/a");
     ck_assert_int_eq(c->models[0].engine.kv_type, DK_KV_BF16);
+    ck_assert(c->models[0].engine.fast && !c->models[1].engine.fast);
     ck_assert(!c->models[0].preload && c->models[1].preload);
     ck_assert_str_eq(c->default_model, "b");
     config_free(c);
@@ -158,6 +159,10 @@ START_TEST(mistakes_are_named_with_file_and_line)
     wrong("[daemon]\ndefault_model = z\n[model a]\npath = /x\n", 0, "no section [model z]");
     wrong("[daemon]\ncpu_tier = mmx\n", 0, "mmx");
     wrong("[model a]\npath = x\ndevice = gpu\n", 0, "cuda:N");
+    wrong("[model a]\nexactness = loose\n", 2,
+          "exactness: \"loose\" is no value of the form strict|fast");
+    wrong("[daemon]\nexact = yes\n[model a]\npath = x\nexactness = fast\n", 0,
+          "[model a] exactness: fast does not go with exact = yes");
     /* Longer than the ini parser's buffers: never cut, always refused. */
     snprintf(text, sizeof text, "[daemon]\nsocket = /%0200d\n", 0);
     wrong(text, 2, "a line has at most 190");
