@@ -319,7 +319,8 @@ void cpu_plan_attention(const struct backend_model *m, struct cpu_rows *rows)
     rows->n_chunks = (longest + DK_ATTN_CHUNK - 1) / DK_ATTN_CHUNK;
     if (units >= 4 * m->n_threads || (units % m->n_threads == 0 && rows->n_tiles == 1))
         rows->plan = CPU_BY_TILES;
-    else if (rows->n == 1 && longest <= CPU_BLOCKS_POSITIONS && rows->paths->tail_start >= longest)
+    else if (rows->n == 1 && !m->amx_class && longest <= CPU_BLOCKS_POSITIONS &&
+             rows->paths->tail_start >= longest)
         rows->plan = CPU_BY_BLOCKS;
     else if (rows->n <= m->s.part_rows && rows->n_chunks > 1 && chunks_are_faster(m, rows, longest))
         rows->plan = CPU_BY_CHUNKS;

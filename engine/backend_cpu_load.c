@@ -463,7 +463,8 @@ int cpu_load_into(struct backend_model *m, const struct model_tensor *head,
                                          .n_kv_heads = m->cfg.n_kv_heads,
                                          .head_dim = m->cfg.head_dim,
                                          .k = k,
-                                         .v = k + layer};
+                                         .v = k + layer,
+                                         .amx = m->amx_class};
     }
     dk_pool_run(m->pool, touch_region, m);
     size_t bytes;

@@ -183,6 +183,7 @@ struct dk_kv {
     enum dk_kv_type type;
     uint32_t n_kv_heads, head_dim;
     void *k, *v;
+    bool amx; /* attention of the AMX BF16 class, see below */
 };
 /*
  * The path of one query row: the slots of the positions that it sees, in order, itself last.
@@ -238,6 +239,10 @@ struct dk_ops {
      *   a_d = sum over p ascending of fma(e_p, V_pd)
      * and chunks merged in order: (m, l, a) with M = max, each side scaled by exp(its m - M),
      * a = fma(a_new, c_new, a_old * c_old), l alike.  out = a / l (division).
+     *
+     * kv->amx: q, K, V are rounded to BF16, e_p where it multiplies V, and the two sums are those of
+     * TDPBF16PS, over 32 dimensions and over 32 positions (from the chunk's first) at a time, padded
+     * with zeros; 0.0 is added to a_d.  Portable twin in cpu/attention/amx_ref.c.
      */
     void (*attention)(const struct dk_kv *kv, const struct dk_attn_row *rows, uint32_t n_rows,
                       const float *q, size_t ldq, float *out, size_t ldo, uint32_t n_heads,
@@ -257,7 +262,7 @@ struct dk_ops {
                             uint32_t head0, uint32_t head1);
 
     /*
-     * One row without a tail, again what attention gives, in two steps that threads can share however
+     * One row without a tail, again what attention gives (not where kv->amx), in two steps that threads can share however
      * few KV heads there are.  First the scores s_p of all query heads of KV head kv_head with the
      * positions of blocks [block0, block1) of the path, head h at s + h * lds; the last block is
      * scored as a whole.  Then, with all scores there, dimensions [dim0, dim1) of out, dim0 a multiple

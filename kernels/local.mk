@@ -61,10 +61,12 @@ libdedit_kernels_amx_a_CFLAGS = $(DEDIT_CFLAGS) $(DEDIT_WARN_CFLAGS) $(AMX_CFLAG
 libdedit_kernels_amx_a_SOURCES = \
 	%D%/cpu/matmul-quant/amx.c \
 	%D%/cpu/amx.h \
+	%D%/cpu/attention/amx.c \
 	%D%/cpu/matmul/amx.c
 
 # All ops but products; vector.h is compiled once for each of the two vector tiers.
 libdedit_kernels_a_SOURCES += \
+	%D%/cpu/attention/amx_ref.c \
 	%D%/cpu/attention/c.c \
 	%D%/cpu/elementwise/c.c \
 	%D%/cpu/kv_store/c.c \
@@ -78,6 +80,7 @@ libdedit_kernels_a_SOURCES += \
 	%D%/math.h
 libdedit_kernels_avx2_a_SOURCES += \
 	%D%/cpu/attention/avx2.c \
+	%D%/cpu/attention/chunk.h \
 	%D%/cpu/attention/tile.h \
 	%D%/cpu/attention/one-row.h \
 	%D%/cpu/attention/vector.h \
@@ -95,6 +98,7 @@ libdedit_kernels_avx2_a_SOURCES += \
 	%D%/cpu/sampling/vector.h
 libdedit_kernels_avx512_a_SOURCES += \
 	%D%/cpu/attention/avx512.c \
+	%D%/cpu/attention/chunk.h \
 	%D%/cpu/attention/tile.h \
 	%D%/cpu/attention/one-row.h \
 	%D%/cpu/attention/vector.h \

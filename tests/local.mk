@@ -170,7 +170,7 @@ tests_unit_test_matmul_LDADD = $(kernels_test_libs) -lm
 
 check_PROGRAMS += %D%/unit/test-ops-attention
 tests_unit_test_ops_attention_SOURCES = %D%/unit/test-ops-attention.c %D%/unit/ops.h
-tests_unit_test_ops_attention_LDADD = $(kernels_test_libs) -lm
+tests_unit_test_ops_attention_LDADD = $(amx_emu_libs) $(kernels_test_libs) -lm
 check_PROGRAMS += %D%/unit/test-ops-math
 tests_unit_test_ops_math_SOURCES = %D%/unit/test-ops-math.c %D%/unit/ops.h
 tests_unit_test_ops_math_LDADD = $(kernels_test_libs) -lm
@@ -264,9 +264,11 @@ check_LIBRARIES += libdedit-amx-emu.a
 libdedit_amx_emu_a_CFLAGS = $(AM_CFLAGS) $(AVX512_CFLAGS)
 libdedit_amx_emu_a_SOURCES = \
 	%D%/amx-emu/amx-emu.h \
+	%D%/amx-emu/attention.c \
 	%D%/amx-emu/gemm.c \
 	%D%/amx-emu/matmul-quant.c
 amx_emu_libs += libdedit-amx-emu.a
+tests_unit_test_ops_attention_CPPFLAGS = $(AM_CPPFLAGS) -DHAVE_AMX_EMU
 tests_unit_test_quant_mm_CPPFLAGS = $(AM_CPPFLAGS) -DHAVE_AMX_EMU
 tests_unit_test_train_kernels_CPPFLAGS = $(AM_CPPFLAGS) -DHAVE_AMX_EMU
 tests_unit_test_matmul_SOURCES += %D%/amx-emu/amx-emu.h %D%/amx-emu/matmul-bf16.c

@@ -85,6 +85,29 @@ void dk_weight_row_quant(const struct dk_weight *w, uint32_t row, float *out);
 
 /* ---- the other ops ------------------------------------------------------------------------------ */
 
+/* kv->amx: the instruction, and the loops that follow it bit for bit. */
+#define DK_DECLARE_ATTENTION(name)                                                                 \
+    void name(const struct dk_kv *kv, const struct dk_attn_row *rows, uint32_t n_rows,             \
+              const float *q, size_t ldq, float *out, size_t ldo, uint32_t n_heads,                \
+              uint32_t head0, uint32_t head1, float scale, void *scratch)
+#define DK_DECLARE_ATTENTION_PART(name)                                                            \
+    void name(const struct dk_kv *kv, const struct dk_attn_row *rows, uint32_t n_rows,             \
+              const float *q, size_t ldq, float *part, uint32_t n_heads, uint32_t head0,           \
+              uint32_t head1, uint32_t chunk0, uint32_t chunk1, float scale, void *scratch)
+typedef DK_DECLARE_ATTENTION((*dk_attention_fn));
+typedef DK_DECLARE_ATTENTION_PART((*dk_attention_part_fn));
+DK_DECLARE_ATTENTION(dk_cpu_attention_bf16_amx);
+DK_DECLARE_ATTENTION(dk_cpu_attention_bf16_amx_ref);
+DK_DECLARE_ATTENTION_PART(dk_cpu_attention_part_bf16_amx);
+DK_DECLARE_ATTENTION_PART(dk_cpu_attention_part_bf16_amx_ref);
+
+/* Chunks so far of one row and head; the first chunk is taken as it is. */
+struct dk_attn_sum {
+    float m, l, *a;
+};
+void dk_attn_merge(struct dk_attn_sum *s, float m1, float l1, const float *a1, size_t hd,
+                   bool first);
+
 #define DK_DECLARE_OPS(tier)                                                                       \
     void dk_cpu_rmsnorm_##tier(float *y, const float *x, const float *w, uint32_t n, float eps);   \
     void dk_cpu_add_##tier(float *x, const float *y, uint32_t n);                                  \
@@ -93,14 +116,8 @@ void dk_weight_row_quant(const struct dk_weight *w, uint32_t row, float *out);
                             enum dk_rope_pairing pairing);                                         \
     void dk_cpu_kv_store_##tier(const struct dk_kv *kv, uint32_t slot, const float *k_row,         \
                                 const float *v_row);                                               \
-    void dk_cpu_attention_##tier(const struct dk_kv *kv, const struct dk_attn_row *rows,           \
-                                 uint32_t n_rows, const float *q, size_t ldq, float *out,          \
-                                 size_t ldo, uint32_t n_heads, uint32_t head0, uint32_t head1,     \
-                                 float scale, void *scratch);                                      \
-    void dk_cpu_attention_part_##tier(                                                             \
-        const struct dk_kv *kv, const struct dk_attn_row *rows, uint32_t n_rows, const float *q,   \
-        size_t ldq, float *part, uint32_t n_heads, uint32_t head0, uint32_t head1,                 \
-        uint32_t chunk0, uint32_t chunk1, float scale, void *scratch);                             \
+    DK_DECLARE_ATTENTION(dk_cpu_attention_##tier);                                                 \
+    DK_DECLARE_ATTENTION_PART(dk_cpu_attention_part_##tier);                                       \
     void dk_cpu_attention_merge_##tier(                                                            \
         const struct dk_attn_row *rows, uint32_t n_rows, const float *part, float *out,            \
         size_t ldo, uint32_t n_heads, uint32_t head_dim, uint32_t head0, uint32_t head1);          \

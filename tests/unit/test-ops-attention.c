@@ -5,7 +5,13 @@
  * a plain sequence.  All bits.  Unused KV memory is NaN, so that anything read too far shows.
  */
 #include "base/alloc.h"
+#include "kernels/cpu/internal.h"
 #include "tests/unit/ops.h"
+
+#ifdef HAVE_AMX_EMU /* tests/amx-emu/attention.c */
+DK_DECLARE_ATTENTION(dk_cpu_attention_bf16_amx_emu);
+DK_DECLARE_ATTENTION_PART(dk_cpu_attention_part_bf16_amx_emu);
+#endif
 
 #define MAX_ROWS   64
 #define MAX_BLOCKS 160
@@ -21,7 +27,11 @@ static void pool_init(struct pool *p, struct rng *r, enum dk_kv_type type, uint3
                       uint32_t group, uint32_t hd)
 {
     size_t bytes = (size_t)MAX_BLOCKS * 16 * n_kv_heads * hd * dk_kv_elem_bytes(type);
-    *p = (struct pool){.kv = {type, n_kv_heads, hd, mem_aligned(64, bytes), mem_aligned(64, bytes)},
+    *p = (struct pool){.kv = {.type = type,
+                              .n_kv_heads = n_kv_heads,
+                              .head_dim = hd,
+                              .k = mem_aligned(64, bytes),
+                              .v = mem_aligned(64, bytes)},
                        .n_heads = n_kv_heads * group};
     ck_assert(p->kv.k && p->kv.v);
     memset(p->kv.k, 0xff, bytes);
@@ -227,6 +237,7 @@ static void oracle(struct batch *b, const struct pool *p, void *scratch)
     struct pool plain;
     pool_init(&plain, &rng, p->kv.type, p->kv.n_kv_heads, p->n_heads / p->kv.n_kv_heads,
               p->kv.head_dim);
+    plain.kv.amx = p->kv.amx;
     for (uint32_t r = 0; r < b->n_rows; r++) {
         uint32_t blocks[64], n = b->rows[r].n_vis;
         plain.n_free = MAX_BLOCKS - rng_below(&rng, 64);
@@ -263,42 +274,57 @@ static void check_shared(const struct dk_ops *ops, const struct pool *p, struct 
 }
 
 /* The whole batch, row by row, in random pieces of rows and heads: always b->want. */
+static void check_tier(const struct dk_ops *ops, struct pool *p, struct batch *b, struct rng *r,
+                       bool alone, void *scratch)
+{
+    clear(b);
+    run(ops, p, b, 0, b->n_rows, 0, p->n_heads, b->out, scratch);
+    check("batch", ops, p, b);
+    size_t part_bytes = (size_t)(1024 / DK_ATTN_CHUNK) * b->n_rows * p->n_heads *
+                        DK_ATTN_PART(p->kv.head_dim) * sizeof(float);
+    float *part = mem_aligned(64, part_bytes);
+    ck_assert_ptr_nonnull(part);
+    memset(part, 0xff, part_bytes);
+    clear(b);
+    run_parts(ops, p, b, r, part, scratch);
+    mem_free(part);
+    check("parts", ops, p, b);
+    if (!p->kv.amx)
+        check_shared(ops, p, b, r, scratch);
+    if (!alone)
+        return;
+    clear(b);
+    for (uint32_t row = 0; row < b->n_rows; row++)
+        run(ops, p, b, row, row + 1, 0, p->n_heads, b->out, scratch);
+    check("rows alone", ops, p, b);
+    clear(b);
+    for (uint32_t row = 0, n; row < b->n_rows; row += n) {
+        n = 1 + rng_below(r, b->n_rows - row);
+        for (uint32_t h = 0, k; h < p->n_heads; h += k) {
+            k = 1 + rng_below(r, p->n_heads - h);
+            run(ops, p, b, row, row + n, h, h + k, b->out, scratch);
+        }
+    }
+    check("pieces", ops, p, b);
+}
+
 static void check_all(struct pool *p, struct batch *b, struct rng *r, void *scratch)
 {
     oracle(b, p, scratch);
     for (int tier = 0; tier < DK_TIER_COUNT; tier++) {
         const struct dk_ops *ops = dk_ops((enum dk_tier)tier);
-        if (!ops)
-            continue;
-        clear(b);
-        run(ops, p, b, 0, b->n_rows, 0, p->n_heads, b->out, scratch);
-        check("batch", ops, p, b);
-        size_t part_bytes = (size_t)(1024 / DK_ATTN_CHUNK) * b->n_rows * p->n_heads *
-                            DK_ATTN_PART(p->kv.head_dim) * sizeof(float);
-        float *part = mem_aligned(64, part_bytes);
-        ck_assert_ptr_nonnull(part);
-        memset(part, 0xff, part_bytes);
-        clear(b);
-        run_parts(ops, p, b, r, part, scratch);
-        mem_free(part);
-        check("parts", ops, p, b);
-        check_shared(ops, p, b, r, scratch);
-        if (tier == DK_TIER_C)
-            continue;
-        clear(b);
-        for (uint32_t row = 0; row < b->n_rows; row++)
-            run(ops, p, b, row, row + 1, 0, p->n_heads, b->out, scratch);
-        check("rows alone", ops, p, b);
-        clear(b);
-        for (uint32_t row = 0, n; row < b->n_rows; row += n) {
-            n = 1 + rng_below(r, b->n_rows - row);
-            for (uint32_t h = 0, k; h < p->n_heads; h += k) {
-                k = 1 + rng_below(r, p->n_heads - h);
-                run(ops, p, b, row, row + n, h, h + k, b->out, scratch);
-            }
-        }
-        check("pieces", ops, p, b);
+        /* The loops that follow the instruction are the same on all tiers that lack it, and slow. */
+        if (ops && (!p->kv.amx || tier == DK_TIER_C || tier == DK_TIER_AMX))
+            check_tier(ops, p, b, r, tier != DK_TIER_C, scratch);
     }
+#ifdef HAVE_AMX_EMU
+    if (p->kv.amx && dk_ops(DK_TIER_AVX512)) {
+        struct dk_ops emulated = *dk_ops(DK_TIER_AVX512);
+        emulated.attention = dk_cpu_attention_bf16_amx_emu;
+        emulated.attention_part = dk_cpu_attention_part_bf16_amx_emu;
+        check_tier(&emulated, p, b, r, true, scratch);
+    }
+#endif
 }
 
 static const struct {
@@ -307,7 +333,7 @@ static const struct {
               {1, 7, 48}, {2, 3, 20}, {1, 2, 33}, {1, 30, 8}, {1, 3, 256}, {1, 6, 64}};
 #define N_SHAPES (sizeof shapes / sizeof *shapes)
 
-static void with_shape(size_t i, struct rng *r,
+static void with_class(size_t i, struct rng *r, bool amx,
                        void (*fill)(struct batch *, struct pool *, struct rng *, size_t))
 {
     struct pool p;
@@ -317,6 +343,7 @@ static void with_shape(size_t i, struct rng *r,
     memset(scratch, 0xff, DK_SCRATCH_BYTES);
     pool_init(&p, r, (enum dk_kv_type)(i % 3), shapes[i / 3 % N_SHAPES].kv_heads,
               shapes[i / 3 % N_SHAPES].group, shapes[i / 3 % N_SHAPES].hd);
+    p.kv.amx = amx;
     batch_init(b, r, &p);
     fill(b, &p, r, i);
     check_all(&p, b, r, scratch);
@@ -324,6 +351,14 @@ static void with_shape(size_t i, struct rng *r,
     pool_done(&p);
     mem_free(scratch);
     mem_free(b);
+}
+
+static void with_shape(size_t i, struct rng *r,
+                       void (*fill)(struct batch *, struct pool *, struct rng *, size_t))
+{
+    with_class(i, r, false, fill);
+    if (i % 4 == 1) /* its portable twin is slow */
+        with_class(i, r, true, fill);
 }
 
 static const uint32_t lengths[] = {1, 15, 16, 17, 255, 256, 257, 512, 530, 33, 100, 272};

@@ -80,12 +80,8 @@ static void chunk(const struct dk_kv *kv, const struct dk_attn_row *row, uint32_
     weigh(kv, row, p0, kv_head, s, ret_m, ret_l, a);
 }
 
-/* Results of one chunk and of all chunks before it; the first chunk is taken as it is. */
-struct state {
-    float m, l, *a;
-};
-
-static void merge(struct state *s, float m1, float l1, const float *a1, size_t hd, bool first)
+void dk_attn_merge(struct dk_attn_sum *s, float m1, float l1, const float *a1, size_t hd,
+                   bool first)
 {
     if (first) {
         s->m = m1;
@@ -109,11 +105,11 @@ void dk_cpu_attention_c(const struct dk_kv *kv, const struct dk_attn_row *rows, 
     float *s = scratch, *a = s + DK_ATTN_CHUNK;
     for (uint32_t r = 0; r < n_rows; r++)
         for (uint32_t h = head0; h < head1; h++) {
-            struct state st = {.a = out + r * ldo + h * hd};
+            struct dk_attn_sum st = {.a = out + r * ldo + h * hd};
             for (uint32_t p = 0; p < rows[r].n_vis; p += DK_ATTN_CHUNK) {
                 float m, l;
                 chunk(kv, &rows[r], p, h / group, q + r * ldq + h * hd, scale, s, &m, &l, a);
-                merge(&st, m, l, a, hd, p == 0);
+                dk_attn_merge(&st, m, l, a, hd, p == 0);
             }
             for (size_t d = 0; d < hd; d++)
                 st.a[d] /= st.l;
@@ -141,11 +137,11 @@ void dk_cpu_attention_merge_c(const struct dk_attn_row *rows, uint32_t n_rows, c
 {
     for (uint32_t r = 0; r < n_rows; r++)
         for (uint32_t h = head0; h < head1; h++) {
-            struct state st = {.a = out + r * ldo + (size_t)h * head_dim};
+            struct dk_attn_sum st = {.a = out + r * ldo + (size_t)h * head_dim};
             for (uint32_t c = 0; c * DK_ATTN_CHUNK < rows[r].n_vis; c++) {
                 const float *o =
                     part + (((size_t)c * n_rows + r) * n_heads + h) * DK_ATTN_PART(head_dim);
-                merge(&st, o[0], o[1], o + 16, head_dim, c == 0);
+                dk_attn_merge(&st, o[0], o[1], o + 16, head_dim, c == 0);
             }
             for (size_t d = 0; d < head_dim; d++)
                 st.a[d] /= st.l;
@@ -171,11 +167,11 @@ void dk_cpu_attention_values_c(const struct dk_kv *kv, const struct dk_attn_row 
     const size_t group = n_heads / kv->n_kv_heads, hd = kv->head_dim;
     float *a = scratch, *sum = a + DK_MAX_HEAD_DIM;
     for (size_t h = kv_head * group; h < (kv_head + 1) * group; h++) {
-        struct state st = {.a = sum};
+        struct dk_attn_sum st = {.a = sum};
         for (uint32_t p = 0; p < row->n_vis; p += DK_ATTN_CHUNK) {
             float m, l;
             weigh(kv, row, p, kv_head, s + h * lds + p, &m, &l, a);
-            merge(&st, m, l, a, hd, p == 0);
+            dk_attn_merge(&st, m, l, a, hd, p == 0);
         }
         for (size_t d = dim0; d < dim1; d++)
             out[h * hd + d] = sum[d] / st.l;

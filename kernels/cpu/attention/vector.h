@@ -14,12 +14,10 @@
 
 #include <string.h>
 
+#include "kernels/cpu/attention/chunk.h"
 #include "kernels/cpu/attention/tile.h"
-#include "kernels/cpu/internal.h"
-#include "kernels/cpu/vmath.h"
 
-#define TILE         24u
-#define CHUNK_BLOCKS (DK_ATTN_CHUNK / DK_KV_BLOCK)
+#define TILE 24u
 
 struct work {
     float q[TILE * Q_STRIDE];
@@ -49,25 +47,9 @@ struct tile {
     uint32_t end;                /* position where this call ends, whatever a row sees */
 };
 
-static uint32_t clamp_chunk(uint32_t end, uint32_t p0)
-{
-    return end <= p0 ? 0 : end - p0 < DK_ATTN_CHUNK ? end - p0 : DK_ATTN_CHUNK;
-}
-/* Positions of the chunk that row r sees, and those of them in whole blocks. */
-static uint32_t seen(const struct dk_attn_row *r, uint32_t p0)
-{
-    return clamp_chunk(r->n_vis, p0);
-}
-static uint32_t seen_plain(const struct dk_attn_row *r, uint32_t p0)
-{
-    return clamp_chunk(r->tail_start < r->n_vis ? r->tail_start : r->n_vis, p0);
-}
-
 static const void *kv_ptr(const struct tile *t, const void *base, uint32_t block, uint32_t row)
 {
-    size_t hd = t->kv->head_dim;
-    size_t i = ((size_t)block * t->kv->n_kv_heads + t->kv_head) * hd * DK_KV_BLOCK + row * hd;
-    return (const char *)base + i * (t->kv->type == DK_KV_F32 ? 4 : 2);
+    return block_at(t->kv, base, block, t->kv_head, row);
 }
 
 /* Queries of a pass over a tile, evenly cut. */
@@ -150,49 +132,21 @@ static void values(const struct tile *t, uint32_t q0, uint32_t nq, const void **
 static void scores_tail(const struct tile *t, uint32_t r0, uint32_t p0)
 {
     struct work *w = t->w;
-    uint32_t next[TILE], block[CHUNK_BLOCKS];
-    bool left = false;
-    for (uint32_t r = r0; r < t->n_rows; r++) {
-        next[r] = seen_plain(&t->rows[r], p0);
-        left |= next[r] < seen(&t->rows[r], p0);
-    }
-    while (left) {
-        /* Collect blocks until CHUNK_BLOCKS are there; rows [first, r) have something to pick. */
-        uint32_t n_blocks = 0, first = r0, r, from[TILE];
-        memcpy(from, next, sizeof from);
-        left = false;
-        for (r = r0; r < t->n_rows && !left; r++) {
-            const struct dk_attn_row *row = &t->rows[r];
-            uint32_t n = seen(row, p0), b = 0;
-            for (; next[r] < n; next[r]++) {
-                uint32_t slot = row->tail[p0 + next[r] - row->tail_start];
-                uint32_t want = slot / DK_KV_BLOCK;
-                if (b >= n_blocks || block[b] != want)
-                    for (b = 0; b < n_blocks && block[b] != want; b++)
-                        ;
-                if (b == n_blocks) {
-                    if (n_blocks == CHUNK_BLOCKS) {
-                        left = true;
-                        break;
-                    }
-                    block[b] = want;
-                    w->kb[b] = kv_ptr(t, t->kv->k, want, 0);
-                    n_blocks++;
-                }
-                w->pick[r][next[r]] = (uint16_t)(b * DK_KV_BLOCK + slot % DK_KV_BLOCK);
-            }
-        }
-        while (first < r && from[first] == next[first])
-            first++;
-        uint32_t nh = t->n_heads;
+    struct tails tails;
+    const uint32_t nh = t->n_heads;
+    tails_begin(&tails, t->rows, r0, t->n_rows, p0);
+    while (tails.left) {
+        tails_collect(&tails, t->rows, r0, t->n_rows, p0, w->pick);
+        for (uint32_t b = 0; b < tails.n_blocks; b++)
+            w->kb[b] = kv_ptr(t, t->kv->k, tails.block[b], 0);
         for (uint32_t b = 0; b < T_AHEAD; b++)
-            w->kb[n_blocks + b] = w->kb[0];
-        scores(t, first * nh, (r - first) * nh, w->kb, n_blocks, w->u);
-        for (uint32_t i = first; i < r; i++)
+            w->kb[tails.n_blocks + b] = w->kb[0];
+        scores(t, tails.first * nh, (tails.end - tails.first) * nh, w->kb, tails.n_blocks, w->u);
+        for (uint32_t i = tails.first; i < tails.end; i++)
             for (uint32_t h = 0; h < nh; h++) {
                 float *s = w->s + (i * nh + h) * S_STRIDE;
                 const float *u = w->u + (i * nh + h) * S_STRIDE;
-                for (uint32_t p = from[i]; p < next[i]; p++)
+                for (uint32_t p = tails.from[i]; p < tails.next[i]; p++)
                     s[p] = u[w->pick[i][p]];
             }
     }
@@ -221,34 +175,6 @@ static void softmax(float *s, uint32_t n, float *ret_m, float *ret_l)
         v_store(s + whole, e);
     }
     *ret_l = v_fold(l);
-}
-
-/* Merges (m1, l1, b) into (*m, *l, a), vectors of head_dim padded to 16. */
-static void merge(float *m, float *l, float *a, float m1, float l1, const float *b, uint32_t hd,
-                  bool first)
-{
-    if (first) {
-        memcpy(a, b, hd * sizeof *a);
-        *m = m1;
-        *l = l1;
-        return;
-    }
-    float top = m1 > *m ? m1 : *m, c0 = dk_exp_def(*m - top), c1 = dk_exp_def(m1 - top);
-    *l = dk_fmaf(l1, c1, *l * c0);
-    *m = top;
-    v16 x0 = v_set1(c0), x1 = v_set1(c1);
-    for (uint32_t d = 0; d < hd; d += 16)
-        v_store(a + d, v_fma(v_load(b + d), x1, v_mul(v_load(a + d), x0)));
-}
-
-static void divide(float *out, const float *a, float l, uint32_t hd)
-{
-    v16 x = v_set1(l);
-    uint32_t d = 0;
-    for (; d + 16 <= hd; d += 16)
-        v_store(out + d, v_div(v_load(a + d), x));
-    if (d < hd)
-        v_store_n(out + d, v_div(v_load_n(a + d, hd - d), x), hd - d);
 }
 
 /* A query's result of the chunk at p0: into its part, or merged with what came before. */
@@ -322,9 +248,7 @@ static void one_chunk(const struct tile *t, uint32_t r0, uint32_t p0)
         const struct dk_attn_row *row = &t->rows[r];
         uint32_t n = seen(row, p0), k = 0;
         for (uint32_t p = p0 + shared; p < p0 + n; p++, k++) {
-            uint32_t slot = p < row->tail_start
-                                ? row->blocks[p / DK_KV_BLOCK] * DK_KV_BLOCK + p % DK_KV_BLOCK
-                                : row->tail[p - row->tail_start];
+            uint32_t slot = slot_of(row, p);
             w->vb[k] = kv_ptr(t, t->kv->v, slot / DK_KV_BLOCK, slot % DK_KV_BLOCK);
         }
         for (uint32_t i = 0; i < T_AHEAD; i++)
