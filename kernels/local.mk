@@ -62,6 +62,8 @@ libdedit_kernels_amx_a_SOURCES = \
 	%D%/cpu/matmul-quant/amx.c \
 	%D%/cpu/amx.h \
 	%D%/cpu/attention/amx.c \
+	%D%/cpu/attention/amx_round.h \
+	%D%/cpu/attention/chunk.h \
 	%D%/cpu/matmul/amx.c
 
 # All ops but products; vector.h is compiled once for each of the two vector tiers.

@@ -58,17 +58,16 @@ static inline void route_matmul(const struct route *r, const struct dk_mm *mm,
     }                                                                                              \
     static DK_DECLARE_ATTENTION_PART(attention_part_##tier)                                        \
     {                                                                                              \
-        (kv->amx ? route_##tier.att_part_amx_bf16 : dk_cpu_attention_part_##own)(                  \
-            kv, rows, n_rows, q, ldq, part, n_heads, head0, head1, chunk0, chunk1, scale,          \
-            scratch);                                                                              \
+        (kv->amx ? route_##tier.att_part_amx_bf16                                                  \
+                 : dk_cpu_attention_part_##own)(kv, rows, n_rows, q, ldq, part, n_heads, head0,    \
+                                                head1, chunk0, chunk1, scale, scratch);            \
     }
 
 /* All ops but products and attention. */
 #define OTHER_OPS(tier)                                                                            \
     .rmsnorm = dk_cpu_rmsnorm_##tier, .add = dk_cpu_add_##tier,                                    \
     .silu_mul = dk_cpu_silu_mul_##tier, .rope = dk_cpu_rope_##tier,                                \
-    .kv_store = dk_cpu_kv_store_##tier,                                                            \
-    .attention_merge = dk_cpu_attention_merge_##tier,                                              \
+    .kv_store = dk_cpu_kv_store_##tier, .attention_merge = dk_cpu_attention_merge_##tier,          \
     .attention_scores = dk_cpu_attention_scores_##tier,                                            \
     .attention_values = dk_cpu_attention_values_##tier, .argmax = dk_cpu_argmax_##tier,            \
     .logsumexp = dk_cpu_logsumexp_##tier, .gumbel = dk_cpu_gumbel_##tier

@@ -437,18 +437,21 @@ END_TEST
 /*
  * Against double precision.  With u = 2^-24: a score's error is at most ds = (hd + 2) u scale
  * sum |q k|; exp adds 1 ulp and its argument's error, twice ds, and rounding of the difference;
- * the sums over at most 256 positions, the merges and the division come on top.
+ * the sums over at most 256 positions, the merges and the division come on top.  The AMX class
+ * rounds both factors of either sum to BF16, each by at most 2^-9, and adds up 34 numbers at a time.
  */
 START_TEST(definition)
 {
     struct rng r = {25};
-    for (size_t i = 0; i < 24; i++) {
+    for (size_t i = 0; i < 36; i++) {
+        const bool amx = i >= 24;
         struct pool p;
         uint32_t hd = shapes[i % N_SHAPES].hd, kvh = shapes[i % N_SHAPES].kv_heads,
                  n = lengths[i % 12];
         struct batch *b = mem_zalloc(sizeof *b);
         void *scratch = mem_aligned(64, DK_SCRATCH_BYTES);
         pool_init(&p, &r, DK_KV_F32, kvh, shapes[i % N_SHAPES].group, hd);
+        p.kv.amx = amx;
         batch_init(b, &r, &p);
         add_sequence(b, &p, n, 1, 50);
         oracle(b, &p, scratch);
@@ -467,7 +470,9 @@ START_TEST(definition)
                 }
                 s[t] = sum * (double)b->scale;
                 m = fmax(m, s[t]);
-                ds = fmax(ds, (hd + 2) * 0x1p-24 * abs_sum * (double)b->scale);
+                ds = fmax(ds, (amx ? 0x1p-8 + 0x1p-18 + (20 + hd / 32) * 0x1p-24 * 1.01
+                                   : (hd + 2) * 0x1p-24) *
+                                  abs_sum * (double)b->scale);
             }
             for (uint32_t d = 0; d < hd; d++)
                 ref[d] = mag[d] = 0;
@@ -483,6 +488,9 @@ START_TEST(definition)
             }
             double rel =
                 2 * (2 * ds + worst_arg * 0x1p-24) + (256 + 16 + 8 * (n / 256 + 1) + 12) * 0x1p-24;
+            if (amx) /* exponents are no longer small */
+                rel = expm1(2 * (2 * ds + worst_arg * 0x1p-24)) * (1 + 0x1p-7) + 0x1p-8 + 0x1p-18 +
+                      (64 + 8 * (n / 256 + 1)) * 0x1p-24;
             for (uint32_t d = 0; d < hd; d++)
                 ck_assert_double_le(fabs((double)b->want[h * hd + d] - ref[d] / l),
                                     rel * mag[d] / l);

@@ -12,6 +12,7 @@
  * for each row alone, with zeros in place of what it does not see.
  */
 #include "kernels/cpu/amx.h"
+#include "kernels/cpu/attention/amx_round.h"
 #include "kernels/cpu/attention/chunk.h"
 
 #define QUERIES  48u
@@ -19,14 +20,10 @@
 #define HEADS    16u /* of a KV group in one tile, at most: rows of a tile register */
 #define STRIDE   (DK_MAX_HEAD_DIM + 16) /* floats; away from powers of two */
 #define S_STRIDE (DK_ATTN_CHUNK + 16)
-#define GROUP    32u /* positions of one product */
 #define GROUPS   (DK_ATTN_CHUNK / GROUP)
 #define D32      (DK_MAX_HEAD_DIM / 32)
 #define D16      (DK_MAX_HEAD_DIM / 16)
 _Static_assert(QUERIES <= TAIL_ROWS, "a tile's rows");
-
-typedef uint16_t a_tile[16][32]; /* rows by inputs */
-typedef uint32_t b_tile[16][16]; /* pairs of inputs by outputs */
 
 struct work {
     a_tile q[Q_TILES * D32]; /* [tile of queries][32 dimensions] */
@@ -65,105 +62,6 @@ static void configure(uint32_t heads)
         c.rows[i] = (uint8_t)(i >= 6 ? heads : 16);
     }
     dk_tile_configure(&c);
-}
-
-/* ---- rounding ---------------------------------------------------------------------------------------- */
-
-/* BF16 in the upper halves, to nearest even; a NaN stays one.  The lower halves are anything. */
-static inline __m512i rounded(__m512 x)
-{
-    __m512i u = _mm512_castps_si512(x);
-    __m512i even = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
-    __m512i r = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), even);
-    return _mm512_mask_or_epi32(r, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), u,
-                                _mm512_set1_epi32(0x400000));
-}
-
-/* Up to sixteen elements of K or V, as rounded() has them; the others are zero. */
-static inline __m512i kv_rounded(enum dk_kv_type t, const void *p, size_t i, __mmask16 m)
-{
-    if (t == DK_KV_F32)
-        return rounded(_mm512_maskz_loadu_ps(m, (const float *)p + i));
-    __m512i h = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, (const uint16_t *)p + i));
-    if (t == DK_KV_BF16)
-        return _mm512_slli_epi32(h, 16);
-    return rounded(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(h)));
-}
-
-static inline __m512i pair(__m512i low, __m512i high)
-{
-    return _mm512_or_si512(_mm512_srli_epi32(low, 16),
-                           _mm512_and_si512(high, _mm512_set1_epi32(-65536)));
-}
-
-static void round_row(uint16_t *out, const float *x, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i += 16) {
-        const __mmask16 m = n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
-        __m512i r = rounded(_mm512_maskz_loadu_ps(m, x + i));
-        _mm256_storeu_si256((__m256i *)(void *)(out + i),
-                            _mm512_cvtepi32_epi16(_mm512_srli_epi32(r, 16)));
-    }
-}
-
-/* A block of K; `next` is fetched meanwhile. */
-static inline __attribute__((always_inline)) void round_k(enum dk_kv_type type, uint32_t hd,
-                                                          const void *k, const void *next,
-                                                          b_tile *out)
-{
-    const uint32_t bytes = DK_KV_BLOCK * (type == DK_KV_F32 ? 4 : 2);
-    const __m512i zero = _mm512_setzero_si512();
-    for (uint32_t d = 0; d < (hd + 31) / 32 * 32; d += 2) {
-        if (d < hd)
-            for (uint32_t i = 0; i < 2 * bytes; i += 64)
-                __builtin_prefetch((const char *)next + d * bytes + i, 0, 2);
-        __m512i low = d < hd ? kv_rounded(type, k, (size_t)d * DK_KV_BLOCK, 0xffff) : zero;
-        __m512i high =
-            d + 1 < hd ? kv_rounded(type, k, (size_t)(d + 1) * DK_KV_BLOCK, 0xffff) : zero;
-        _mm512_store_si512(out[d / 32][d % 32 / 2], pair(low, high));
-    }
-}
-
-static void round_block(const struct tile *t, const void *k, const void *next, b_tile *out)
-{
-    const uint32_t hd = t->kv->head_dim;
-    if (t->kv->type == DK_KV_F32)
-        round_k(DK_KV_F32, hd, k, next, out);
-    else if (t->kv->type == DK_KV_BF16)
-        round_k(DK_KV_BF16, hd, k, next, out);
-    else
-        round_k(DK_KV_F16, hd, k, next, out);
-}
-
-/* V of 32 positions, NULL: zeros.  Returns whether all of it is finite. */
-static inline __attribute__((always_inline)) bool round_v(enum dk_kv_type type, uint32_t hd,
-                                                          const void *const *rows, b_tile *out)
-{
-    const __m512i zero = _mm512_setzero_si512(), top = _mm512_set1_epi32(0x7f800000),
-                  bottom = _mm512_set1_epi32(0x7f80);
-    __mmask16 bad = 0;
-    for (uint32_t j = 0; j < GROUP / 2; j++) {
-        const void *a = rows[2 * j], *b = rows[2 * j + 1];
-        for (uint32_t d = 0; d < hd; d += 16) {
-            const __mmask16 m = hd - d >= 16 ? 0xffff : (__mmask16)((1u << (hd - d)) - 1);
-            __m512i x = pair(a ? kv_rounded(type, a, d, m) : zero,
-                             b ? kv_rounded(type, b, d, m) : zero);
-            bad |= _mm512_cmpeq_epi32_mask(_mm512_and_si512(x, top), top) |
-                   _mm512_cmpeq_epi32_mask(_mm512_and_si512(x, bottom), bottom);
-            _mm512_store_si512(out[d / 16][j], x);
-        }
-    }
-    return !bad;
-}
-
-static bool round_group(const struct tile *t, const void *const *rows, b_tile *out)
-{
-    const uint32_t hd = t->kv->head_dim;
-    if (t->kv->type == DK_KV_F32)
-        return round_v(DK_KV_F32, hd, rows, out);
-    if (t->kv->type == DK_KV_BF16)
-        return round_v(DK_KV_BF16, hd, rows, out);
-    return round_v(DK_KV_F16, hd, rows, out);
 }
 
 /* ---- products ---------------------------------------------------------------------------------------- */
@@ -241,7 +139,7 @@ static void weigh_row(const struct tile *t, uint32_t r, uint32_t p0, uint32_t g0
                                     slot % DK_KV_BLOCK)
                          : NULL;
         }
-        (void)round_group(t, v, w->v + (size_t)g * t->d16);
+        (void)round_group(t->kv, v, NULL, w->v + (size_t)g * t->d16);
         for (uint32_t h = 0; h < t->n_heads; h++)
             memcpy(w->row_e[g][h], w->e[(q0 + h) / 16 * GROUPS + g][(q0 + h) % 16],
                    sizeof(w->row_e[g][h]));
@@ -267,12 +165,12 @@ static void weigh_row(const struct tile *t, uint32_t r, uint32_t p0, uint32_t g0
 static void scores_plain(const struct tile *t, uint32_t r0, uint32_t p0, uint32_t n_blocks)
 {
     const uint32_t *blocks = t->rows[r0].blocks + p0 / DK_KV_BLOCK;
-    for (uint32_t b = 0; b < n_blocks; b++) {
+    for (uint32_t b = 0, next = 2; b < n_blocks; b++, next++) {
         const void *k = block_at(t->kv, t->kv->k, blocks[b], t->kv_head, 0);
-        const void *next = b + 1 < n_blocks
-                               ? block_at(t->kv, t->kv->k, blocks[b + 1], t->kv_head, 0)
-                               : block_at(t->kv, t->kv->v, blocks[0], t->kv_head, 0);
-        round_block(t, k, next, t->w->k + (size_t)b * t->d32);
+        const bool of_k = next < n_blocks; /* then the first two of V */
+        const uint32_t block = blocks[of_k ? next : (next - n_blocks) % n_blocks];
+        round_block(t->kv, k, block_at(t->kv, of_k ? t->kv->k : t->kv->v, block, t->kv_head, 0),
+                    t->w->k + (size_t)b * t->d32);
     }
     score(t, r0 * t->n_heads / 16, (t->n_rows * t->n_heads + 15) / 16, n_blocks, t->w->s);
 }
@@ -287,7 +185,7 @@ static void scores_tail(const struct tile *t, uint32_t r0, uint32_t p0)
         tails_collect(&tails, t->rows, r0, t->n_rows, p0, w->pick);
         for (uint32_t b = 0; b < tails.n_blocks; b++) {
             const void *k = block_at(t->kv, t->kv->k, tails.block[b], t->kv_head, 0);
-            round_block(t, k, k, w->k + (size_t)b * t->d32);
+            round_block(t->kv, k, k, w->k + (size_t)b * t->d32);
         }
         score(t, tails.first * nh / 16, (tails.end * nh + 15) / 16, tails.n_blocks, w->u);
         for (uint32_t i = tails.first; i < tails.end; i++)
@@ -326,20 +224,28 @@ static void softmax(const struct tile *t, uint32_t q, uint32_t n, uint32_t group
     w->l_new[q] = v_fold(l);
 }
 
+/* V of the positions of group g of whole blocks, as far as `longest`. */
+static void plain_group(const struct tile *t, const uint32_t *blocks, uint32_t g, uint32_t longest,
+                        const void **v)
+{
+    for (uint32_t i = 0; i < GROUP; i++) {
+        const uint32_t p = g * GROUP + i;
+        v[i] = p < longest
+                   ? block_at(t->kv, t->kv->v, blocks[p / DK_KV_BLOCK], t->kv_head, p % DK_KV_BLOCK)
+                   : NULL;
+    }
+}
+
 /* V of whole groups for all rows; how many groups are so. */
 static uint32_t shared_groups(const struct tile *t, uint32_t r0, uint32_t p0, uint32_t groups,
                               uint32_t longest)
 {
     const uint32_t *blocks = t->rows[r0].blocks + p0 / DK_KV_BLOCK;
+    const void *v[2][GROUP];
+    plain_group(t, blocks, 0, longest, v[0]);
     for (uint32_t g = 0; g < groups; g++) {
-        const void *v[GROUP];
-        for (uint32_t i = 0; i < GROUP; i++) {
-            const uint32_t p = g * GROUP + i;
-            v[i] = p < longest ? block_at(t->kv, t->kv->v, blocks[p / DK_KV_BLOCK], t->kv_head,
-                                          p % DK_KV_BLOCK)
-                               : NULL;
-        }
-        if (!round_group(t, v, t->w->v + (size_t)g * t->d16))
+        plain_group(t, blocks, g + 1, longest, v[(g + 1) % 2]);
+        if (!round_group(t->kv, v[g % 2], v[(g + 1) % 2], t->w->v + (size_t)g * t->d16))
             return g;
     }
     return groups;
