@@ -156,8 +156,8 @@ static void cut(const struct train_par *p, struct gemm_job *j)
 }
 
 /* Pieces whose B is packed.  The cost of one, in cycles an input as measured on Sapphire Rapids: tiles
- * of 32 x 32, copying rows of A, fetching columns of B.  All threads wait for the last one, for
- * a part of a piece on average. */
+ * of 32 x 32, copying rows of A, fetching columns of B.  All threads wait for the last one, about
+ * one piece long: their cores are not equally fast. */
 static void cut_packed(const struct train_par *p, struct gemm_job *j)
 {
     const struct dk_gemm *g = j->g;
@@ -166,12 +166,12 @@ static void cut_packed(const struct train_par *p, struct gemm_job *j)
     uint32_t m = 0;
     for (unsigned i = 0; i < j->n; i++)
         m += j->g[i].m;
-    for (uint32_t r = 1; r <= 8 * p->n; r++)
-        for (uint32_t c = 1; r * c <= 8 * p->n; c++) {
+    for (uint32_t r = 1; r <= 16 * p->n; r++)
+        for (uint32_t c = 1; r * c <= 16 * p->n; c++) {
             const uint32_t rows = divide(m, r, DK_GEMM_COLS), cols = divide(g->n, c, DK_GEMM_COLS);
             const uint32_t n = ((m + rows - 1) / rows) * ((g->n + cols - 1) / cols);
             const double one = (double)rows * cols / 328 + copy * rows + fetch * cols,
-                         all = ((double)((n + p->n - 1) / p->n) + (p->n > 1 ? 0.5 : 0)) * one;
+                         all = ((double)((n + p->n - 1) / p->n) + (p->n > 1 ? 1 : 0)) * one;
             if (best > 0 && all >= best)
                 continue;
             best = all;
