@@ -28,47 +28,45 @@ struct norm_back {
     bool rope_blocks;        /* block rows */
 };
 
-static void turn_rows(void *arg, size_t a, size_t b, unsigned tid)
+static void turn(const struct norm_back *j, size_t i)
 {
-    const struct norm_back *j = arg;
     const struct train_work *w = j->w;
     const struct train_shape *s = &w->m->shape;
+    uint32_t pos =
+        j->ctx_pos ? j->ctx_pos[i] : w->blocks[i / s->window].anchor + (uint32_t)(i % s->window);
+    w->par->ops->rope(j->dy + i * j->heads * j->n, j->heads, j->n,
+                      w->m->back + (size_t)pos * s->head_dim, DK_ROPE_HALVES);
+}
+
+/* Some whole chunks: each row is read once for all that is made of it. */
+static void norm_chunks(void *arg, size_t a, size_t b, unsigned tid)
+{
+    const struct norm_back *j = arg;
+    const struct dk_train_ops *t = j->w->par->train;
+    const uint32_t n = j->n;
     (void)tid;
     for (size_t i = a; i < b; i++) {
-        uint32_t pos = j->ctx_pos ? j->ctx_pos[i]
-                                  : w->blocks[i / s->window].anchor + (uint32_t)(i % s->window);
-        w->par->ops->rope(j->dy + i * j->heads * j->n, j->heads, j->n,
-                          w->m->back + (size_t)pos * s->head_dim, DK_ROPE_HALVES);
+        float *gain = j->w->gains + i / TRAIN_CHUNK * n;
+        if (i % TRAIN_CHUNK == 0)
+            memset(gain, 0, n * sizeof(*gain));
+        if (j->ctx_pos || j->rope_blocks)
+            turn(j, i);
+        for (size_t h = i * j->heads; h < (i + 1) * j->heads; h++) {
+            const float *dy = j->dy + h * n, *x = j->x + h * n;
+            t->rmsnorm_grad_w(gain, dy, x, j->r[h], n);
+            if (!j->only_gain)
+                t->rmsnorm_grad(j->dx + h * n, dy, x, j->gain, j->r[h], n, j->add);
+        }
     }
 }
 
-/* A part of the gains, over all rows in order; wide parts, since each reads its part of every row. */
-static void gain_columns(void *arg, size_t a, size_t b, unsigned tid)
-{
-    const struct norm_back *j = arg;
-    (void)tid;
-    for (size_t i = 0; i < j->rows * j->heads; i++)
-        j->w->par->train->rmsnorm_grad_w(j->d_gain + a, j->dy + i * j->n + a, j->x + i * j->n + a,
-                                         j->r[i], (uint32_t)(b - a));
-}
-
-static void norm_rows_back(void *arg, size_t a, size_t b, unsigned tid)
-{
-    const struct norm_back *j = arg;
-    (void)tid;
-    for (size_t i = a * j->heads; i < b * j->heads; i++)
-        j->w->par->train->rmsnorm_grad(j->dx + i * j->n, j->dy + i * j->n, j->x + i * j->n, j->gain,
-                                       j->r[i], j->n, j->add);
-}
-
+/* Gains: a sum for each TRAIN_CHUNK rows in their order, and then those, whoever makes them. */
 static void norm_back(struct norm_back *j)
 {
     struct train_par *p = j->w->par;
-    if (j->ctx_pos || j->rope_blocks)
-        par_rows(p, j->rows, GRAIN, turn_rows, j);
-    par_rows(p, j->n, train_columns(p, j->n), gain_columns, j);
-    if (!j->only_gain)
-        par_rows(p, j->rows, GRAIN, norm_rows_back, j);
+    par_rows(p, j->rows, TRAIN_CHUNK, norm_chunks, j);
+    for (size_t c = 0; c * TRAIN_CHUNK < j->rows; c++)
+        p->train->add(j->d_gain, j->w->gains + c * j->n, j->n);
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------- */

@@ -67,6 +67,7 @@ static void layout(struct train_work *w, const struct train_shape *s, size_t gra
     w->dq = take(w, r * q);
     w->dkb = take(w, r * kv);
     w->dv = take(w, r * kv);
+    w->gains = take(w, ((c > r ? c : r) / TRAIN_CHUNK + 1) * (h > s->head_dim ? h : s->head_dim));
     w->logits = take(w, (size_t)TRAIN_HEAD_ROWS * s->draft_vocab);
     size_t attn = train_attention_floats(s, w->max_len, &w->attn_rows);
     for (unsigned t = 0; t < threads; t++)

@@ -68,6 +68,7 @@ struct train_work {
     float *x, *last_r; /* output of the last layer, [rows][hidden] */
     float *final;      /* normed, rows 1.. of each block: [blocks * (window - 1)][hidden] */
     float *dx, *da, *db, *dq, *dkb, *dv; /* [rows][hidden or wider] */
+    float *gains; /* gradients of a norm's gains, [rows / TRAIN_CHUNK][its length] */
     /* Head, by chunks of rows. */
     struct train_frozen head;
     float *logits; /* [TRAIN_HEAD_ROWS][draft_vocab] */
@@ -91,6 +92,7 @@ struct train_work {
     } area;
 };
 #define TRAIN_HEAD_ROWS 512u
+#define TRAIN_CHUNK     64u /* rows whose part of a gain's gradient is one sum */
 
 /* Bytes that a work of these capacities takes, gradients included. */
 uint64_t train_work_bytes(const struct train_shape *s, uint32_t max_items, uint32_t max_ctx,
