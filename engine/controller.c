@@ -27,7 +27,9 @@ void controller_init(struct controller *c)
 
 void auto_init(struct auto_state *a, const struct controller *c)
 {
-    *a = (struct auto_state){.skill = 1, .pause = c->pause, .next_pause = FIRST_PAUSE};
+    *a = (struct auto_state){.skill = 1,
+                             .pause = c->pause,
+                             .next_pause = c->pause > FIRST_PAUSE ? c->pause : FIRST_PAUSE};
 }
 
 uint32_t controller_window(uint32_t window, uint32_t w)
@@ -210,13 +212,19 @@ void controller_plan(struct engine *e)
         p = q;
     }
     /* What nobody knows yet is found out at the price of one request. */
-    if (c->survival.curve[0][0].n < KNOWN)
+    const bool unknown = c->survival.curve[0][0].n < KNOWN;
+    if (unknown)
         drafting = least(drafting, 1);
     p.gain = plain > 0 ? best / plain : CONTROLLER_WORTH + 1; /* nothing is known: find out */
     bool worth = p.gain > CONTROLLER_WORTH;
-    for (uint32_t i = 0; i < n; i++)
-        decide(&k[i].d->automatic, worth && i < drafting);
-    c->pause = worth ? 0 : FIRST_PAUSE;
+    for (uint32_t i = 0; i < n; i++) {
+        struct auto_state *a = &k[i].d->automatic;
+        if (unknown && i >= drafting && !a->trying && a->pause < FIRST_PAUSE)
+            a->pause = FIRST_PAUSE;
+        decide(a, worth && i < drafting);
+    }
+    /* A try costs the whole batch: the larger it is, the longer new requests wait with theirs. */
+    c->pause = worth ? 0 : least(FIRST_PAUSE * p.base.decoding, LAST_PAUSE);
     c->stale = worth ? 0 : HOLDS;
     if (worth)
         look_around(e, most_passes(e, k, n), &p);
