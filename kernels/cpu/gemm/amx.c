@@ -284,6 +284,7 @@ void dk_cpu_gemm_amx(const struct dk_gemm *g, void *scratch)
         for (uint32_t l0 = 0; l0 < g->k; l0 += kc) {
             const uint32_t k = least(g->k - l0, kc);
             struct blocks b = {.pb = copy,
+                               .coming = g->a,
                                .apart = dk_gemm_packed(PANEL, k) / sizeof(uint16_t),
                                .n = least(g->n - j0, nc),
                                .steps = (k + 31) / 32,
