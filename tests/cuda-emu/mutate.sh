@@ -30,7 +30,7 @@ mutant()
         -fsanitize=thread,alignment -fno-sanitize-recover=alignment -x c++ \
         -c "$tmp/src/kernels/cuda/$4.cu" -o "$tmp/mutant.o"
     objects=
-    for o in $emu/check.emu.o $emu/mma.emu.o $emu/runner.emu.o $emu/shim.emu.o kernels/cuda/*.emu.o; do
+    for o in $emu/blas.emu.o $emu/check.emu.o $emu/mma.emu.o $emu/runner.emu.o $emu/shim.emu.o kernels/cuda/*.emu.o; do
         [ "$o" = "kernels/cuda/$4.emu.o" ] || objects="$objects $o"
     done
     # shellcheck disable=SC2086 # a list
@@ -62,4 +62,8 @@ mutant shared-path attention attention.cu attention 's/same = same \&\& s == slo
 mutant ties sample vocab.cuh sample 's/id < b->id/id > b->id/'
 mutant depth sample sample.cu sample 's/r->pos + p.nodes\[row\].depth/r->pos/'
 mutant bins-barrier sample vocab.cuh sample '/^DCU_FN bool dcu_find_bin/,/^}/{0,/__syncthreads();/s/__syncthreads();//}'
+mutant blas-scale blas blas.cu blas 's/return scaled ? scale(s, mm, scales, rows, false) : 0;/return 0;/'
+mutant blas-size blas blas.cu blas 's/z->rows < rows/z->rows + 1 < rows/'
+mutant blas-workspace blas blas.cu blas 's/b->workspace, b->bytes, s));/b->workspace, b->bytes \/ 4096, s));/'
+mutant blas-columns blas prepare.cu prepare 's/row_bf16\[i\] = /row_bf16[i ^ 1] = /'
 [ $missed = 0 ] || { echo "$missed mutants were not seen"; exit 1; }
