@@ -28,7 +28,8 @@
     X(CLOSED, 14, "closed", "the connection or the service is gone")                               \
     X(CONTEXT_FULL, 15, "context-full", "the context or the KV pool has no room")                  \
     X(MISMATCH, 16, "mismatch", "two descriptions of one thing disagree")                          \
-    X(INTERNAL, 17, "internal", "a bug in dedit")
+    X(INTERNAL, 17, "internal", "a bug in dedit")                                                  \
+    X(DEVICE_LOST, 18, "device-lost", "the device failed, and this process cannot use it any more")
 
 /* -20000 - number: away from errno and from libraries' codes. */
 #define DEDIT_E_BASE 20000

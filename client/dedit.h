@@ -80,7 +80,8 @@ enum dedit_status {
     DEDIT_ERR_CLOSED = -20014,       /* the daemon is gone, or was never there */
     DEDIT_ERR_CONTEXT_FULL = -20015, /* the prompt does not fit in the context or the KV pool */
     DEDIT_ERR_MISMATCH = -20016,     /* two descriptions of one thing disagree */
-    DEDIT_ERR_INTERNAL = -20017      /* a bug in dedit */
+    DEDIT_ERR_INTERNAL = -20017,     /* a bug in dedit */
+    DEDIT_ERR_DEVICE_LOST = -20018   /* the device failed; the daemon ends, to be started again */
 };
 struct dedit_error {
     int32_t code;   /* 0 or DEDIT_ERR_* */

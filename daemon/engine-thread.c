@@ -20,6 +20,7 @@ struct engine_thread {
     struct queue *orders, *reports;
     struct served *served; /* engine thread, like all below up to progress */
     struct job *ended;
+    struct error fatal; /* written once, before it is reported */
     bool stop;
     uint64_t progress; /* relaxed */
     uint32_t busy;     /* relaxed */
@@ -249,6 +250,18 @@ static void obey(struct engine_thread *t, struct message m)
     }
 }
 
+/* A step or a measurement has failed; who was running has been told by the engine. */
+static void tell_failure(struct engine_thread *t, enum log_level level, const char *what,
+                         const struct error *err)
+{
+    if (err->code != DEDIT_E_DEVICE_LOST) {
+        log_write(level, "engine", NULL, "%s failed: %s", what, err->msg);
+    } else if (!t->fatal.code) {
+        t->fatal = *err;
+        report(REPORT_FATAL, &t->fatal);
+    }
+}
+
 /* One step of each model that has work.  True: there is more. */
 static bool step_all(struct engine_thread *t)
 {
@@ -262,9 +275,9 @@ static bool step_all(struct engine_thread *t)
         reap(t);
         __atomic_fetch_add(&t->progress, 1, __ATOMIC_RELAXED);
         if (r < 0)
-            log_write(LOG_LEVEL_ERR, "engine", NULL, "step failed: %s", err.msg);
-        s->idle = r <= 0;
-        more |= r > 0;
+            tell_failure(t, LOG_LEVEL_ERR, "step", &err);
+        s->idle = r == 0; /* those that wait are not to wait for ever behind those that failed */
+        more |= r != 0;
     }
     return more;
 }
@@ -286,7 +299,7 @@ static void measure(struct engine_thread *t, struct served *s)
     __atomic_fetch_add(&t->progress, 1, __ATOMIC_RELAXED);
     s->measured = r <= 0; /* asked again after the next request */
     if (r < 0)
-        log_write(LOG_LEVEL_WARNING, "engine", NULL, "measuring costs failed: %s", err.msg);
+        tell_failure(t, LOG_LEVEL_WARNING, "measuring costs", &err);
     tell_costs_problem(s);
 }
 

@@ -29,6 +29,7 @@ enum engine_report {
     REPORT_RESUMED,  /* object: job: goes on */
     REPORT_FORGOTTEN, /* object: job: nothing names it any more */
     REPORT_DETACHED, /* object: struct served; its engine is free */
+    REPORT_FATAL,    /* object: const struct error, the thread's own: a device is lost; comes once */
 };
 
 /* A model as the engine thread sees it.  Made by the loop, which gets it back with REPORT_DETACHED. */

@@ -24,6 +24,7 @@ static const struct {
     {"config", "1f4c7b2a9d3e4b6f8c5d6e7f8a9b0c12"},
     {"loop", "8e2d1c0b9a8f4e7d6c5b4a3f2e1d0c93"},
     {"engine", "c3b2a1f0e9d84c7b6a5f4e3d2c1b0a94"},
+    {"device", "4d5e6f7a8b9c40d1a2b3c4d5e6f7a8b7"},
     {"watchdog", "7a6b5c4d3e2f41a0b9c8d7e6f5a4b3c5"},
     {"metrics", "2e3f4a5b6c7d48e9fa0b1c2d3e4f5a66"},
     {"peer", "9c8d7e6f5a4b43c2d1e0f9a8b7c6d5e7"},

@@ -20,8 +20,12 @@
 
 #include <config.h>
 
-/* Exit codes: the unit does not restart on EXIT_CONFIG (RestartPreventExitStatus). */
-enum { EXIT_RUNTIME = 1, EXIT_CONFIG = 78 };
+/* Exit codes: the unit restarts on all but EXIT_CONFIG (RestartPreventExitStatus). */
+enum {
+    EXIT_RUNTIME = 1,
+    EXIT_DEVICE = 75, /* EX_TEMPFAIL: a device was lost, which another process may find again */
+    EXIT_CONFIG = 78
+};
 
 struct daemon {
     struct server server;
@@ -136,6 +140,12 @@ static int serve(struct daemon *d, bool *ret_started, struct error *err)
         }
         sdglue_status(d->systemd);
         r = loop_once(s->loop, err);
+        if (s->fatal.code)
+            sdglue_failed(d->systemd, EIO);
+    }
+    if (r == 0 && s->fatal.code) {
+        *err = s->fatal;
+        r = s->fatal.code;
     }
     return r;
 }
@@ -166,10 +176,10 @@ static int run(struct daemon *d, struct config *c, bool *ret_started, struct err
     d->systemd = sdglue_free(d->systemd);
     d->metrics = metrics_http_free(d->metrics);
     listener_close(&d->listener);
-    if (r == 0 && server_loading(s)) {
+    if ((r == 0 || r == DEDIT_E_DEVICE_LOST) && server_loading(s)) {
         /* A load cannot be stopped and may take minutes; nobody waits for it any more. */
         log_write(LOG_LEVEL_INFO, "daemon", NULL, "stopped while a model was being loaded");
-        return 0; /* with the threads as they are */
+        return r; /* with the threads as they are */
     }
     loop_remove(d->signal_source);
     server_done(s);
@@ -220,8 +230,9 @@ int main(int argc, char **argv)
     bool started = false;
     int r = run(&d, c, &started, &err);
     if (r < 0) {
-        log_write(LOG_LEVEL_ERR, "daemon", NULL, "%s", err.msg);
-        return started ? EXIT_RUNTIME : EXIT_CONFIG;
+        if (!d.server.fatal.code) /* which has been logged */
+            log_write(LOG_LEVEL_ERR, "daemon", NULL, "%s", err.msg);
+        return r == DEDIT_E_DEVICE_LOST ? EXIT_DEVICE : started ? EXIT_RUNTIME : EXIT_CONFIG;
     }
     return 0;
 }

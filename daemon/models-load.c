@@ -100,8 +100,8 @@ static void load_engine(struct load_task *t)
         return;
     bool beside = !asked && t->drafter;
     t->config.drafter = t->drafter && strcmp(t->drafter, "none") != 0 ? t->drafter : NULL;
-    if (engine_new(t->path, &t->config, on_progress, t->model, &t->engine, &t->error) == 0 ||
-        !beside)
+    int r = engine_new(t->path, &t->config, on_progress, t->model, &t->engine, &t->error);
+    if (r == 0 || !beside || r == DEDIT_E_DEVICE_LOST)
         return;
     t->config.drafter = NULL;
     t->beside = t->error;
@@ -332,6 +332,8 @@ void models_on_loaded(struct server *s)
                           t->error.msg);
             } else if (r < 0) {
                 engine_free(t->engine);
+                if (r == DEDIT_E_DEVICE_LOST)
+                    server_lose_device(s, &t->error);
                 fail_load(s, m, &t->error);
                 log_write(LOG_LEVEL_ERR, "model", NULL, "loading %s failed: %s", m->name,
                           t->error.msg);

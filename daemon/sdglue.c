@@ -20,7 +20,7 @@ struct sdglue {
     struct loop_timer *watchdog, *tick;
     uint64_t watchdog_ns; /* between two signs of life; 0: nobody watches */
     uint64_t last_progress;
-    bool ready;
+    bool ready, failed;
     char status[200];
 };
 
@@ -138,4 +138,12 @@ void sdglue_stopping(struct sdglue *g)
 {
     (void)g;
     sd_notify(0, "STOPPING=1");
+}
+
+void sdglue_failed(struct sdglue *g, int error)
+{
+    if (g->failed)
+        return;
+    g->failed = true;
+    sd_notifyf(0, "STOPPING=1\nERRNO=%d", error);
 }

@@ -18,4 +18,5 @@ void sdglue_ready(struct sdglue *g);
 void sdglue_reloading(struct sdglue *g); /* then sdglue_reloaded */
 void sdglue_reloaded(struct sdglue *g);
 void sdglue_stopping(struct sdglue *g);
+void sdglue_failed(struct sdglue *g, int error); /* an errno; STOPPING=1 with it, once */
 void sdglue_status(struct sdglue *g); /* STATUS= from the server's state, when it has changed */

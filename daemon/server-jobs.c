@@ -323,6 +323,9 @@ void server_on_engine_report(struct server *s, struct message r)
     case REPORT_DETACHED:
         models_on_detached(s, r.object);
         break;
+    case REPORT_FATAL:
+        server_lose_device(s, r.object);
+        break;
     }
 }
 

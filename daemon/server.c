@@ -143,6 +143,15 @@ void server_stop_now(struct server *s)
         }
 }
 
+void server_lose_device(struct server *s, const struct error *e)
+{
+    if (s->fatal.code)
+        return;
+    s->fatal = *e;
+    log_write(LOG_LEVEL_ERR, "device", NULL, "%s; ending, to be started again", e->msg);
+    server_drain(s, true);
+}
+
 bool server_idle(const struct server *s)
 {
     return !s->n_jobs && !s->n_preparing && !s->n_forgetting;

@@ -43,6 +43,7 @@ struct server {
     bool draining;         /* no new requests */
     bool stopping;         /* exit when the last job has ended */
     bool stop_now;         /* second signal, or the drain timeout is over */
+    struct error fatal;    /* why the process must end, to be started again; code 0: it need not */
     struct loop_timer *drain_timer;
     /* Asked for by Reload; main owns the files and flags. */
     int (*reload)(void *arg, struct error *err);
@@ -61,6 +62,8 @@ int server_apply(struct server *s, struct config *c, struct error *err);
 /* No new requests; with stop, running ones get drain_timeout and the rest is refused. */
 void server_drain(struct server *s, bool stop);
 void server_stop_now(struct server *s); /* cancels what still runs */
+/* DEVICE_LOST: no request on that device can succeed in this process.  Drains, and stops. */
+void server_lose_device(struct server *s, const struct error *e);
 bool server_idle(const struct server *s); /* no request under way on any thread */
 bool server_loading(const struct server *s); /* the loader is at work: server_done waits for it */
 const char *server_status(const struct server *s); /* "ready", "loading", "draining" */

@@ -53,6 +53,8 @@ static int open_blas(struct backend_options *o, bool optional, char *note, size_
     int r = dcu_error(o->cuda, o->cuda->blas_open(), &why, "exactness = fast");
     if (r == 0)
         return 0;
+    if (r == DEDIT_E_DEVICE_LOST)
+        return ERR(err, DEVICE_LOST, "%s", why.msg);
     if (!optional)
         return ERR(err, NOT_FOUND, "%s", why.msg);
     snprintf(note, note_size, "is computed with exactness = strict: %s", why.msg);
@@ -77,7 +79,13 @@ int device_choose(const char *name, struct backend_options *o, const struct back
     }
     if (strcmp(name, "auto") == 0) {
         *ret_optional = true;
-        if (open_cuda(NULL, 0, o, &why) < 0)
+        r = open_cuda(NULL, 0, o, &why);
+        if (r == DEDIT_E_DEVICE_LOST) {
+            if (err)
+                *err = why;
+            return r;
+        }
+        if (r < 0)
             snprintf(note, note_size, "computes on the CPU: %s", why.msg);
         *ret = o->cuda ? &backend_cuda : &backend_cpu;
         return open_blas(o, true, note, note_size, err);

@@ -303,10 +303,13 @@ static int load(struct engine *e, const char *path, const struct load_progress *
     struct error why = {0};
     r = load_models(e, &o, p, again ? &why : err);
     if (r < 0 && again) {
-        e->cfg.drafter = drafter;
         if (!err)
             err = &why;
         *err = why;
+        /* A device that was lost is for a new process to find again, or not. */
+        if (r == DEDIT_E_DEVICE_LOST)
+            return r;
+        e->cfg.drafter = drafter;
         r = load_on_cpu(e, &o, p, err);
     }
     if (r < 0)

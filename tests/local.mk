@@ -307,6 +307,7 @@ script_tests = \
 	%D%/integration/check.sh \
 	%D%/integration/client.sh \
 	%D%/integration/daemon.sh \
+	%D%/integration/daemon-device.sh \
 	%D%/integration/daemon-faults.sh \
 	%D%/integration/daemon-life.sh \
 	%D%/integration/eval.sh \
@@ -337,6 +338,7 @@ EXTRA_DIST += %D%/integration/systemd.sh
 EXTRA_DIST += %D%/integration/golden.sh %D%/integration/lib.sh \
 	%D%/integration/dedit_py.py %D%/integration/harness.py \
 	%D%/integration/preload.c %D%/integration/test_daemon.py \
-	%D%/integration/test_faults.py %D%/integration/test_life.py %D%/integration/test_terminal.py
+	%D%/integration/test_device.py %D%/integration/test_faults.py \
+	%D%/integration/test_life.py %D%/integration/test_terminal.py
 EXTRA_DIST += $(lint_tests) %D%/lint/lint.sh %D%/lint/code.awk $(script_tests)
 TESTS += $(check_PROGRAMS) $(lint_tests) $(script_tests)

@@ -19,11 +19,25 @@ enum {
     CUDA_NO_IMAGE = 209
 };
 
+/* After these every call of the process fails: driver_types.h says so of each but the first two (memory or
+ * a link that broke beyond correction) and 709 (the context is gone). */
+static bool is_lost(int code)
+{
+    static const short codes[] = {214, 220, 226, 700, 702, 709, 710, 714,
+                                  715, 716, 717, 718, 719, 721, 911};
+    for (size_t i = 0; i < sizeof(codes) / sizeof(*codes); i++)
+        if (codes[i] == code)
+            return true;
+    return false;
+}
+
 int dcu_error(const struct dcu_api *a, int code, struct error *err, const char *what)
 {
     if (code == 0)
         return 0;
     const char *name = a->error_name(code), *text = a->error_text(code);
+    if (is_lost(code))
+        return ERR(err, DEVICE_LOST, "%s: the device is lost: %s (%s)", what, text, name);
     switch (code) {
     case CUDA_OUT_OF_MEMORY:
         return ERR(err, NOMEM, "%s: the device is out of memory (%s)", what, name);

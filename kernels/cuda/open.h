@@ -13,5 +13,6 @@
 int dcu_open(const char *path, const struct dcu_api **ret, struct error *err);
 /* Checks that device n is there and new enough, and tells what it is.  One clear line otherwise. */
 int dcu_device_check(const struct dcu_api *a, int n, struct dcu_device *ret, struct error *err);
-/* Error object of a cudaError_t; 0 stays 0.  what: what was being done. */
+/* Error object of a cudaError_t; 0 stays 0.  what: what was being done.  DEVICE_LOST: no call of this
+ * process will succeed any more ("sticky" errors: illegal accesses, failed launches, broken memory). */
 int dcu_error(const struct dcu_api *a, int code, struct error *err, const char *what);

@@ -64,8 +64,11 @@ template <class K> static inline int dcu_allow_smem(K *kernel, size_t smem)
 {
     if (smem <= DCU_SMEM_PLAIN)
         return 0;
-    return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     (int)smem);
+    int r = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      (int)smem);
+    if (r)
+        (void)cudaGetLastError(); /* told now, not by the next launch */
+    return r;
 }
 
 template <class... P, class... A>

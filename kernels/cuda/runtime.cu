@@ -14,9 +14,18 @@
 
 #include <string.h>
 
+/* A failure stays the thread's last error until somebody asks: the next launch (platform.cuh), which is
+ * told its own that way, would report it as its own. */
+static int done(cudaError_t e)
+{
+    if (e != cudaSuccess)
+        (void)cudaGetLastError();
+    return (int)e;
+}
+
 static int device_count(int *ret)
 {
-    return (int)cudaGetDeviceCount(ret);
+    return done(cudaGetDeviceCount(ret));
 }
 
 static int device_info(int device, struct dcu_device *ret)
@@ -24,7 +33,7 @@ static int device_info(int device, struct dcu_device *ret)
     struct cudaDeviceProp p;
     cudaError_t e = cudaGetDeviceProperties(&p, device);
     if (e != cudaSuccess)
-        return (int)e;
+        return done(e);
     memset(ret, 0, sizeof(*ret));
     memcpy(ret->name, p.name, sizeof(ret->name) - 1);
     ret->memory = p.totalGlobalMem;
@@ -36,13 +45,13 @@ static int device_info(int device, struct dcu_device *ret)
 
 static int device_use(int device)
 {
-    return (int)cudaSetDevice(device);
+    return done(cudaSetDevice(device));
 }
 
 static int memory_free(size_t *ret)
 {
     size_t total;
-    return (int)cudaMemGetInfo(ret, &total);
+    return done(cudaMemGetInfo(ret, &total));
 }
 
 static void region(const void *p, size_t n)
@@ -57,100 +66,92 @@ static void region(const void *p, size_t n)
 
 static int alloc(void **ret, size_t n)
 {
-    return (int)cudaMalloc(ret, n);
+    return done(cudaMalloc(ret, n));
 }
 
 static int release(void *p)
 {
-    return (int)cudaFree(p);
+    return done(cudaFree(p));
 }
 
 static int host_alloc(void **ret, size_t n)
 {
-    return (int)cudaHostAlloc(ret, n, cudaHostAllocDefault);
+    return done(cudaHostAlloc(ret, n, cudaHostAllocDefault));
 }
 
 static int host_free(void *p)
 {
-    return (int)cudaFreeHost(p);
+    return done(cudaFreeHost(p));
 }
 
 static int copy_in(dcu_stream s, void *device, const void *host, size_t n)
 {
-    return n ? (int)cudaMemcpyAsync(device, host, n, cudaMemcpyHostToDevice, s) : 0;
+    return n ? done(cudaMemcpyAsync(device, host, n, cudaMemcpyHostToDevice, s)) : 0;
 }
 
 static int copy_out(dcu_stream s, void *host, const void *device, size_t n)
 {
-    return n ? (int)cudaMemcpyAsync(host, device, n, cudaMemcpyDeviceToHost, s) : 0;
+    return n ? done(cudaMemcpyAsync(host, device, n, cudaMemcpyDeviceToHost, s)) : 0;
 }
 
 static int copy(dcu_stream s, void *to, const void *from, size_t n)
 {
-    return n ? (int)cudaMemcpyAsync(to, from, n, cudaMemcpyDeviceToDevice, s) : 0;
+    return n ? done(cudaMemcpyAsync(to, from, n, cudaMemcpyDeviceToDevice, s)) : 0;
 }
 
 static int fill(dcu_stream s, void *device, int byte, size_t n)
 {
-    return n ? (int)cudaMemsetAsync(device, byte, n, s) : 0;
+    return n ? done(cudaMemsetAsync(device, byte, n, s)) : 0;
 }
 
 static int stream_new(dcu_stream *ret)
 {
-    return (int)cudaStreamCreateWithFlags(ret, cudaStreamNonBlocking);
+    return done(cudaStreamCreateWithFlags(ret, cudaStreamNonBlocking));
 }
 
 static int stream_free(dcu_stream s)
 {
-    return (int)cudaStreamDestroy(s);
+    return done(cudaStreamDestroy(s));
 }
 
 static int stream_wait(dcu_stream s)
 {
-    return (int)cudaStreamSynchronize(s);
+    return done(cudaStreamSynchronize(s));
 }
 
 static int event_new(dcu_event *ret, int timed)
 {
-    return (int)cudaEventCreateWithFlags(ret, timed ? 0u : cudaEventDisableTiming);
+    return done(cudaEventCreateWithFlags(ret, timed ? 0u : cudaEventDisableTiming));
 }
 
 static int event_free(dcu_event e)
 {
-    return (int)cudaEventDestroy(e);
+    return done(cudaEventDestroy(e));
 }
 
 static int event_record(dcu_event e, dcu_stream s)
 {
-    return (int)cudaEventRecord(e, s);
+    return done(cudaEventRecord(e, s));
 }
 
 static int event_wait(dcu_event e)
 {
-    return (int)cudaEventSynchronize(e);
+    return done(cudaEventSynchronize(e));
 }
 
 static int event_order(dcu_stream s, dcu_event e)
 {
-    return (int)cudaStreamWaitEvent(s, e, 0);
+    return done(cudaStreamWaitEvent(s, e, 0));
 }
 
 static int event_ms(dcu_event from, dcu_event to, float *ret)
 {
-    return (int)cudaEventElapsedTime(ret, from, to);
-}
-
-/* A failure that the caller may go on after: the next launch does not report it again. */
-static int forget(cudaError_t e)
-{
-    if (e != cudaSuccess)
-        (void)cudaGetLastError();
-    return (int)e;
+    return done(cudaEventElapsedTime(ret, from, to));
 }
 
 static int capture_begin(dcu_stream s)
 {
-    return forget(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
+    return done(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
 }
 
 static int capture_end(dcu_stream s, dcu_graph *ret)
@@ -159,26 +160,26 @@ static int capture_end(dcu_stream s, dcu_graph *ret)
     cudaGraphExec_t x = NULL;
     cudaError_t e = cudaStreamEndCapture(s, &g);
     if (e != cudaSuccess)
-        return forget(e);
+        return done(e);
     e = cudaGraphInstantiate(&x, g, 0);
     cudaError_t e2 = cudaGraphDestroy(g);
     if (e == cudaSuccess && e2 != cudaSuccess) {
         (void)cudaGraphExecDestroy(x);
-        return forget(e2);
+        return done(e2);
     }
     if (e == cudaSuccess)
         *ret = x;
-    return forget(e);
+    return done(e);
 }
 
 static int graph_launch(dcu_graph g, dcu_stream s)
 {
-    return forget(cudaGraphLaunch(g, s));
+    return done(cudaGraphLaunch(g, s));
 }
 
 static int graph_free(dcu_graph g)
 {
-    return forget(cudaGraphExecDestroy(g));
+    return done(cudaGraphExecDestroy(g));
 }
 
 static const char *name_of(int code)

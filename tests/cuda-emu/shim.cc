@@ -6,8 +6,10 @@
  * written again too early as wrong ones.
  *
  * Failures for tests: emu_fail_at(n) lets the n-th call from then on fail once; with sticky, every
- * call after it fails too, as after an illegal access.  One lock around everything: callers are the
- * thread that owns a model and those that load others.
+ * call after it fails too, as after an illegal access.  A process that no test is in is told by a file,
+ * which CUEMU_FAIL names: as soon as it is there, every call fails with the number in it.  What fails
+ * stays the thread's last error until somebody asks for it, and then it is a launch that fails.
+ * One lock around everything: callers are the thread that owns a model and those that load others.
  */
 #include "include/cuda_runtime.h"
 
@@ -73,17 +75,34 @@ std::vector<block> memory;
 size_t memory_used;
 long fail_in = -1; /* calls until one fails; -1: none */
 bool fail_sticky, sticky;
-cudaError_t fail_with = cudaErrorUnknown, last_error;
+cudaError_t fail_with = cudaErrorUnknown;
+thread_local cudaError_t last_error;
 uint64_t n_calls;
 size_t n_graphs;
 uint64_t n_replays, n_bytes_in, n_bytes_out, n_waits;
 std::set<cudaGraphExec_t> execs;
 constexpr size_t device_bytes = (size_t)2 << 30;
 
+/* CUEMU_FAIL: has the file come? */
+void look_for_order()
+{
+    static const char *const path = getenv("CUEMU_FAIL");
+    FILE *f = path && !sticky ? fopen(path, "r") : nullptr;
+    int code;
+    if (!f)
+        return;
+    if (fscanf(f, "%d", &code) == 1) {
+        fail_with = (cudaError_t)code;
+        sticky = true;
+    }
+    fclose(f);
+}
+
 /* Every call begins here. */
 cudaError_t enter()
 {
     n_calls++;
+    look_for_order();
     if (sticky)
         return last_error = fail_with;
     if (fail_in >= 0 && fail_in-- == 0) {
@@ -172,8 +191,8 @@ bool any_capture()
 }
 } // namespace
 
-int cuemu::enqueue_launch(const char *name, dim3 grid, dim3 block, size_t smem, CUstream_st *stream,
-                          closure c)
+static cudaError_t put_launch(const char *name, dim3 grid, dim3 block, size_t smem,
+                              CUstream_st *stream, closure c)
 {
     std::shared_ptr<closure> kernel(new closure(c), [](closure *x) {
         x->destroy(x->self);
@@ -192,6 +211,14 @@ int cuemu::enqueue_launch(const char *name, dim3 grid, dim3 block, size_t smem, 
     return put(stream, o);
 }
 
+/* A launch returns nothing: cudaGetLastError() does, and may tell of an older call. */
+int cuemu::enqueue_launch(const char *name, dim3 grid, dim3 block, size_t smem, CUstream_st *stream,
+                          closure c)
+{
+    (void)put_launch(name, grid, block, smem, stream, c);
+    return cudaGetLastError();
+}
+
 /* ---- for other libraries on the device (blas.cc) --------------------------------------------------------- */
 
 cuemu::held_runtime::held_runtime()
@@ -206,7 +233,10 @@ cuemu::held_runtime::~held_runtime()
 
 bool cuemu::fails()
 {
-    return enter() != cudaSuccess;
+    cudaError_t before = last_error; /* the runtime's, not the other library's */
+    bool r = enter() != cudaSuccess;
+    last_error = before;
+    return r;
 }
 
 int cuemu::enqueue_host(CUstream_st *stream, std::function<void()> f)
@@ -302,11 +332,13 @@ cudaError_t cudaMalloc(void **p, size_t n)
     return cudaSuccess;
 }
 
+/* What is freed or destroyed is gone also where the call fails: nobody may use it again. */
 cudaError_t cudaFree(void *p)
 {
-    ENTER();
+    guard held(lock);
+    cudaError_t e = enter();
     if (!p)
-        return cudaSuccess;
+        return e;
     for (cudaStream_t s : streams) /* a device waits for its work */
         run_until(s, nullptr, 0);
     for (size_t i = 0; i < memory.size(); i++)
@@ -315,9 +347,9 @@ cudaError_t cudaFree(void *p)
             memory.erase(memory.begin() + (ptrdiff_t)i);
             check_remove_memory(p);
             free(p);
-            return cudaSuccess;
+            return e;
         }
-    return refuse(cudaErrorInvalidValue);
+    return e ? e : refuse(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaHostAlloc(void **p, size_t n, unsigned)
@@ -334,15 +366,16 @@ cudaError_t cudaHostAlloc(void **p, size_t n, unsigned)
 
 cudaError_t cudaFreeHost(void *p)
 {
-    ENTER();
+    guard held(lock);
+    cudaError_t e = enter();
     if (!p)
-        return cudaSuccess;
+        return e;
     for (cudaStream_t s : streams)
         run_until(s, nullptr, 0);
     if (!pinned.erase(p))
-        return refuse(cudaErrorInvalidValue);
+        return e ? e : refuse(cudaErrorInvalidValue);
     free(p);
-    return cudaSuccess;
+    return e;
 }
 
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, cudaMemcpyKind kind,
@@ -388,16 +421,17 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
 
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
-    ENTER();
+    guard held(lock);
+    cudaError_t err = enter();
     if (!streams.count(s))
-        return refuse(cudaErrorInvalidResourceHandle);
+        return err ? err : refuse(cudaErrorInvalidResourceHandle);
     run_until(s, nullptr, 0);
     streams.erase(s);
     for (cudaEvent_t e : events)
         if (e->stream == s)
             e->stream = nullptr;
     delete s;
-    return cudaSuccess;
+    return err;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
@@ -446,14 +480,15 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned)
 
 cudaError_t cudaEventDestroy(cudaEvent_t e)
 {
-    ENTER();
+    guard held(lock);
+    cudaError_t err = enter();
     if (!events.count(e))
-        return refuse(cudaErrorInvalidResourceHandle);
+        return err ? err : refuse(cudaErrorInvalidResourceHandle);
     for (cudaStream_t s : streams)
         run_until(s, nullptr, 0);
     events.erase(e);
     delete e;
-    return cudaSuccess;
+    return err;
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
@@ -530,7 +565,6 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned lon
     return cudaSuccess;
 }
 
-/* What is destroyed is gone also where the call fails, as on a device. */
 cudaError_t cudaGraphDestroy(cudaGraph_t g)
 {
     guard held(lock);
@@ -568,9 +602,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s)
 cudaError_t cudaGetLastError(void)
 {
     guard held(lock);
-    cudaError_t e = last_error;
-    if (!sticky)
-        last_error = cudaSuccess;
+    cudaError_t e = sticky ? fail_with : last_error;
+    last_error = cudaSuccess;
     return e;
 }
 
@@ -606,7 +639,6 @@ void emu_fail_at(long n, int error, int keep)
     fail_with = (cudaError_t)error;
     fail_sticky = keep != 0;
     sticky = false;
-    last_error = cudaSuccess;
 }
 
 void emu_count(struct emu_counts *ret)

@@ -2,8 +2,10 @@
 """A private daemon for each test, requests to give it, and TAP; for the test_*.py beside this."""
 import json
 import os
+import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -119,6 +121,31 @@ class Daemon:
         assert got == code, "exit status %d: %s" % (got, text)
         for word in ("AddressSanitizer", "runtime error", "ThreadSanitizer"):
             assert word not in text, text
+
+
+class Notify:
+    """The other end of NOTIFY_SOCKET."""
+
+    def __init__(self, abstract):
+        self.dir = tempfile.mkdtemp(prefix="dedit-test-")
+        self.name = "@dedit-test-%d" % os.getpid() if abstract else self.dir + "/notify"
+        self.s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.s.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self.s.bind("\0" + self.name[1:] if abstract else self.name)
+        self.got = []
+
+    def read(self, until, seconds=30):
+        """Lines up to the one that begins so."""
+        deadline = time.monotonic() + seconds
+        while not any(line.startswith(until) for line in self.got):
+            self.s.settimeout(max(0.01, deadline - time.monotonic()))
+            data, anc, _, _ = self.s.recvmsg(4096, 1000)
+            self.pid = [struct.unpack("3i", v)[0] for a, t, v in anc if t == socket.SCM_CREDENTIALS][0]
+            self.got += data.decode().split("\n")
+
+    def close(self):
+        self.s.close()
+        shutil.rmtree(self.dir)
 
 
 def rss(d):

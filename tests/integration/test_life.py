@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -15,8 +14,8 @@ import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from harness import (BUILD, DAEMON, MODELS, SLOW, TOP, Daemon, cases, endless, greedy, main,  # noqa: E402
-                     pb, refused, rss, sampled, test)
+from harness import (BUILD, DAEMON, MODELS, SLOW, TOP, Daemon, Notify, cases, endless, greedy,  # noqa: E402
+                     main, pb, refused, rss, sampled, test)
 from dedit_py import Client, Closed, DaemonError, FINISHED  # noqa: E402
 
 CLIENT = os.path.join(BUILD, "client", "dedit-client")
@@ -546,31 +545,6 @@ def sch_01_admission():
 
 
 # ---- systemd's protocol ---------------------------------------------------------------------------------------
-
-
-class Notify:
-    """The other end of NOTIFY_SOCKET."""
-
-    def __init__(self, abstract):
-        self.dir = tempfile.mkdtemp(prefix="dedit-test-")
-        self.name = "@dedit-test-%d" % os.getpid() if abstract else self.dir + "/notify"
-        self.s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.s.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        self.s.bind("\0" + self.name[1:] if abstract else self.name)
-        self.got = []
-
-    def read(self, until, seconds=30):
-        """Lines up to the one that begins so."""
-        deadline = time.monotonic() + seconds
-        while not any(line.startswith(until) for line in self.got):
-            self.s.settimeout(max(0.01, deadline - time.monotonic()))
-            data, anc, _, _ = self.s.recvmsg(4096, 1000)
-            self.pid = [struct.unpack("3i", v)[0] for a, t, v in anc if t == socket.SCM_CREDENTIALS][0]
-            self.got += data.decode().split("\n")
-
-    def close(self):
-        self.s.close()
-        shutil.rmtree(self.dir)
 
 
 @test
