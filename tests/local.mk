@@ -310,6 +310,7 @@ script_tests = \
 	%D%/integration/daemon-device.sh \
 	%D%/integration/daemon-faults.sh \
 	%D%/integration/daemon-life.sh \
+	%D%/integration/device-check.sh \
 	%D%/integration/eval.sh \
 	%D%/integration/examples.sh \
 	%D%/integration/fetch.sh \

@@ -6,7 +6,7 @@
 
 scripts() {
     files '*.sh' tests scripts
-    for f in autogen.sh quickstart scripts/test models/fetch .ci/run; do
+    for f in autogen.sh quickstart scripts/test scripts/device-check models/fetch .ci/run; do
         [ -f "$root/$f" ] && echo "$root/$f"
     done
 }
