@@ -18,6 +18,7 @@
 
 static const char *models[16];
 static unsigned n_models, n_half; /* the first n_half have 16-bit weights */
+static const char *small;         /* one layer, for what needs many rows */
 
 static void add_fixture(enum fixture_family family, enum fixture_dtype dtype, bool tied)
 {
@@ -236,44 +237,82 @@ START_TEST(graphs_same_bits)
 }
 END_TEST
 
-/* Ever new shapes: as many graphs as fit stay, and no more. */
+/* Ever new shapes, each fed twice: rows, those with logits, with taps or without.  As many graphs as fit
+ * stay, and no more. */
 START_TEST(graphs_bounded)
 {
-    struct engine *e = emu_open(models[n_half], true, 512);
-    float *got = emu_floats(engine_model_config(e)->vocab_size);
+    enum { ROWS = 5 };
+    struct engine *e = emu_open(small, true, 512);
+    const struct model_config *m = engine_model_config(e);
+    const uint32_t layer = 0;
+    struct error err = {0};
+    uint32_t tokens[ROWS], shapes = 0;
+    float *logits = emu_floats((size_t)ROWS * m->vocab_size),
+          *taps = emu_floats((size_t)ROWS * m->hidden);
     struct emu_counts c;
     uint64_t most = 0;
-    for (uint32_t n = 1; n <= 40; n++) {
-        for (int i = 0; i < 2; i++)
-            emu_step(e, 0, n, got);
-        emu_counts_now(&c);
-        most = c.graphs > most ? c.graphs : most;
-    }
+    test_tokens(9, m->vocab_size, tokens, ROWS);
+    for (uint32_t n = 1; n <= ROWS; n++)
+        for (uint32_t k = 1; k < 2 * n + 2; k++, shapes++) {
+            for (int i = 0; i < 2; i++) {
+                struct seq *s = emu_new_seq(e);
+                struct engine_feed f = {.seq = s,
+                                        .tokens = tokens,
+                                        .n = n,
+                                        .logits = logits,
+                                        .n_logits = k / 2,
+                                        .taps = k % 2 ? taps : NULL};
+                ck_ok(engine_feed(e, &f, 1, &layer, k % 2, &err), &err);
+                engine_seq_free(e, s);
+            }
+            emu_counts_now(&c);
+            most = c.graphs > most ? c.graphs : most;
+        }
+    ck_assert_uint_gt(shapes, 32);
     ck_assert_uint_eq(most, 32);
     ck_assert_uint_eq(c.graphs, 32);
     engine_free(e);
     emu_nothing_left("graphs", 0);
-    free(got);
+    free(logits);
+    free(taps);
 }
 END_TEST
 
 /* Steps on both sides of a bucket's end, each of them captured before the last one. */
 START_TEST(graphs_context)
 {
-    static const uint32_t prefix[] = {505, 508, 511, 30, 505, 520};
-    struct engine *with = emu_open(models[n_half], true, 2048);
-    struct engine *without = emu_open(models[n_half], false, 2048);
-    const size_t vocab = engine_model_config(with)->vocab_size;
-    float *want = emu_floats(vocab), *got = emu_floats(vocab);
-    for (size_t i = 0; i < sizeof(prefix) / sizeof(*prefix); i++) {
-        emu_step(without, prefix[i], 2, want);
-        emu_step(with, prefix[i], 2, got);
-        test_floats_equal("a step", got, want, vocab);
+    enum { LONGEST = 520 };
+    static const uint32_t prefix[] = {505, 508, 511, 30, 505, LONGEST};
+    struct engine *e[2] = {emu_open(small, false, 2048), emu_open(small, true, 2048)};
+    const size_t vocab = engine_model_config(e[0])->vocab_size;
+    struct error err = {0};
+    uint32_t tokens[LONGEST + 2];
+    float *logits[2] = {floats(vocab), emu_floats(vocab)};
+    struct seq *all[2];
+    test_tokens(9, (uint32_t)vocab, tokens, LONGEST + 2);
+    for (int k = 0; k < 2; k++) {
+        all[k] = emu_new_seq(e[k]);
+        test_feed(e[k], all[k], tokens, LONGEST, 100, NULL, NULL, 0, NULL);
     }
-    engine_free(with);
-    engine_free(without);
-    free(want);
-    free(got);
+    uint64_t before = emu_replays();
+    for (size_t i = 0; i < sizeof(prefix) / sizeof(*prefix); i++) {
+        for (int k = 0; k < 2; k++) {
+            struct seq *s = NULL;
+            ck_ok(engine_seq_fork(e[k], all[k], &s, &err), &err);
+            engine_seq_truncate(e[k], s, prefix[i]);
+            struct engine_feed f = {
+                .seq = s, .tokens = tokens + prefix[i], .n = 2, .logits = logits[k], .n_logits = 1};
+            ck_ok(engine_feed(e[k], &f, 1, NULL, 0, &err), &err);
+            engine_seq_free(e[k], s);
+        }
+        test_floats_equal("a step", logits[1], logits[0], vocab);
+    }
+    ck_assert_uint_gt(emu_replays(), before);
+    for (int k = 0; k < 2; k++) {
+        engine_seq_free(e[k], all[k]);
+        engine_free(e[k]);
+        free(logits[k]);
+    }
 }
 END_TEST
 
@@ -308,6 +347,14 @@ int main(void)
     add_fixture(FIXTURE_QWEN2, FIXTURE_F16, false);
     n_half = n_models;
     add_fixture(FIXTURE_QWEN3, FIXTURE_F32, false);
+    struct fixture f = fixture_random(77);
+    f.n_layers = 1;
+    f.hidden = f.ffn = 32;
+    f.n_heads = 2;
+    f.n_kv_heads = 1;
+    f.head_dim = 16;
+    f.vocab = 320;
+    small = fixture_write(&f);
     add_golden("tests/golden/models/b_llama_rope3");
     add_golden("tests/golden/models/e_odd");
     add_golden("tests/golden/gguf/a_llama_tied.Q4_0.gguf");
@@ -323,6 +370,7 @@ int main(void)
     tcase_add_loop_test(t, tensor_cores, 0, (int)n_half);
     t = test_case(s, "graphs");
     tcase_add_loop_test(t, graphs_same_bits, 0, (int)n_models);
+    t = test_case(s, "shapes");
     tcase_add_test(t, graphs_bounded);
     tcase_add_test(t, graphs_context);
     t = test_case(s, "requests");
