@@ -84,6 +84,9 @@ check_PROGRAMS += %D%/test-backend %D%/test-failures
 check_PROGRAMS += %D%/test-resident
 %C%_test_resident_SOURCES = %D%/test-resident.c $(engine_fixtures)
 %C%_test_resident_LDADD = $(engine_test_libs)
+check_PROGRAMS += %D%/test-engine
+%C%_test_engine_SOURCES = %D%/test-engine.c $(engine_fixtures)
+%C%_test_engine_LDADD = $(engine_test_libs)
 check_PROGRAMS += %D%/test-kernels-rows %D%/test-kernels-attention
 %C%_test_kernels_rows_SOURCES = %D%/test-kernels-rows.c $(kernels_emu)
 %C%_test_kernels_rows_LDADD = $(kernels_emu_libs)
@@ -103,7 +106,7 @@ endif
 
 # Seeded faults in the kernels; not a part of "make check", for its time.
 EXTRA_DIST += %D%/mutants.sh
-mutants: $(emu_libs) %D%/test-kernels-attention %D%/test-kernels-mm %D%/test-kernels-rows %D%/test-kernels-sample
+mutants: $(emu_libs) %D%/test-engine %D%/test-kernels-attention %D%/test-kernels-mm %D%/test-kernels-rows %D%/test-kernels-sample
 	CXX='$(CXX)' FLAGS='$(emu_flags) $(emu_kernel_flags)' SANITIZE='$(emu_link_flags)' \
 		OBJECTS='$(emu_objects) $(emu_kernels)' top_srcdir='$(abs_top_srcdir)' top_builddir='$(abs_top_builddir)' \
 		$(SHELL) $(srcdir)/%D%/mutants.sh

@@ -35,14 +35,14 @@ mutant() {
         return
     fi
     echo "== $what" >> "$log"
-    if DEDIT_CUDA_LIBRARY=$work/libmutant.so "$top_builddir/tests/cuda-emu/$test" >> "$log" 2>&1; then
+    if DEDIT_CUDA_LIBRARY=$work/libmutant.so DEDIT_CUDA_EMU=$work/libmutant.so "$top_builddir/tests/cuda-emu/$test" >> "$log" 2>&1; then
         echo "not ok $number - $what: nothing noticed"
     else
         echo "ok $number - $what"
     fi
 }
 
-echo 1..11
+echo 1..14
 mutant 1 'attention: a barrier less before the scores' attention.cu 1 '__syncthreads();' ';' test-kernels-attention
 mutant 2 'attention: a barrier less after the scores' attention.cu 2 '__syncthreads();' ';' test-kernels-attention
 mutant 3 'attention: a wrong entry of a tail' attention.cu 1 'p - r.tail_start]' 'p - r.tail_start + 1]' test-kernels-attention
@@ -54,4 +54,7 @@ mutant 8 'quantised products: a barrier less' matmul_quant.cu 1 '__syncthreads()
 mutant 9 'preparing: a barrier less' prepare.cu 2 '__syncthreads();' ';' test-kernels-rows
 mutant 10 'rotation: a barrier less' rope.cu 1 '__syncthreads();' ';' test-kernels-rows
 mutant 11 'vocabulary: a barrier less' vocab.cuh 2 '__syncthreads();' ';' test-kernels-sample sample.cu
+mutant 12 'the engine: K of another accepted node' attention.cu 1 'from[i]' 'from[i ? i - 1 : 0]' test-engine
+mutant 13 'the engine: V of an accepted node left where it was' attention.cu 2 'from[i]' 'to[i]' test-engine
+mutant 14 'the engine: a wrong node of a path' attention.cu 1 'words[r.tail + p - r.tail_start]' 'words[r.tail]' test-engine
 rm -rf "$work"

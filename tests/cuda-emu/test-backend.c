@@ -287,7 +287,7 @@ START_TEST(graphs_context)
     const size_t vocab = engine_model_config(e[0])->vocab_size;
     struct error err = {0};
     uint32_t tokens[LONGEST + 2];
-    float *logits[2] = {floats(vocab), emu_floats(vocab)};
+    float *logits[2] = {emu_floats(vocab), emu_floats(vocab)};
     struct seq *all[2];
     test_tokens(9, (uint32_t)vocab, tokens, LONGEST + 2);
     for (int k = 0; k < 2; k++) {
