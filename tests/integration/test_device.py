@@ -102,14 +102,6 @@ def the_drain_is_bounded():
 
 
 @test
-def lost_before_any_request():
-    """While costs are measured, with nobody there."""
-    g = Device()
-    g.lose()
-    g.check_end()
-
-
-@test
 def lost_in_loading():
     """At the start: not the status that keeps the unit from trying again.  On demand: the request is told."""
     g = Device(lost=True, wait=False)
