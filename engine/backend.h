@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "engine/model_file.h"
+#include "engine/sampler.h"
 #include "kernels/kernels.h"
 
 struct backend_model;
@@ -49,9 +50,27 @@ struct fwd_row {
     float *logits;           /* vocab floats, or NULL */
     float *taps;             /* n_taps * hidden floats, or NULL; the host's or taps()'s, as all of a batch */
 };
+/* What sampler_choose says at a row. */
+struct fwd_choice {
+    enum sampler_fault fault; /* SAMPLER_GOOD, or the rest says nothing */
+    uint32_t fault_id;
+    uint32_t token, n_lp;
+    struct token_logprob lp[1 + SAMPLING_MAX_LOGPROBS];
+};
+/* Rows of one request that the backend chooses tokens for, each as if the path to it had been
+ * committed.  They stand next to each other and have no logits. */
+struct fwd_draw {
+    const struct sampler *sampler; /* NULL: the largest logit */
+    uint64_t pos;                  /* of the token that the first of them chooses */
+    uint32_t row0, n_rows;         /* of the batch */
+    const int16_t *parent;         /* row i + 1 follows row parent[i] + 1; NULL: row i */
+    struct fwd_choice *ret;        /* [n_rows] */
+};
 struct fwd_batch {
     uint32_t n_rows;
     const struct fwd_row *rows;
+    const struct fwd_draw *draws; /* rows ascending; see backend.draw_changes */
+    uint32_t n_draws;
     /* A drafter's layers with a sliding window: what each row sees there; NULL without such layers. */
     const struct dk_attn_row *window_paths;
     const uint32_t *tap_layers; /* residual stream after these layers, ascending */
@@ -77,6 +96,8 @@ struct backend_timing { /* seconds */
 
 struct backend {
     const char *name; /* "cpu", "cuda" */
+    /* Sum of sampler_n_changed() of a batch's draws, at most; 0: forward() takes no draws. */
+    uint32_t draw_changes;
     /* Bytes needed before anything is allocated. */
     int (*plan)(const struct model_file *f, const struct backend_options *o,
                 struct backend_memory *ret, struct error *err);

@@ -22,6 +22,7 @@
 #define CUDA_TREE_TAIL      96u        /* words of a path behind whole blocks, without a window */
 #define CUDA_TAP_LAYERS     8u         /* whose taps come to the host together */
 
+#define CUDA_DRAW_CHANGES   65536u          /* entries of the samplers of a batch */
 #define CUDA_GRAPHS         32u             /* of a model */
 #define CUDA_GRAPH_ROWS     CUDA_LOGIT_ROWS /* more rows: launches cost nothing beside the work */
 #define CUDA_GRAPH_CONTEXT  512u            /* the smallest bucket of positions */
@@ -52,6 +53,19 @@ struct cuda_batch {
     uint32_t *words; /* [max_words] tables of blocks and tails */
 };
 
+/* What a batch's draws send to the device, in one copy more; none of it for a drafter. */
+struct cuda_draws {
+    struct dcu_node *nodes;       /* [max_rows] of rows with logits, in order */
+    struct dcu_request *requests; /* [max_rows] */
+    struct dcu_entry *entries;    /* [CUDA_DRAW_CHANGES] */
+};
+/* What comes back, [max_rows] each, by row with logits. */
+struct cuda_drawn {
+    struct dcu_choice *choices;
+    uint32_t *n_logprobs;
+    struct dcu_logprob *logprobs; /* [max_rows][SAMPLING_MAX_LOGPROBS] */
+};
+
 /* Activations, [max_rows][ld] each; ld in floats. */
 struct cuda_scratch {
     float *x, *x2;       /* residual stream, of all rows and of the live ones; ld_x */
@@ -64,14 +78,20 @@ struct cuda_scratch {
     float *kept;         /* [tap_rows][tap_floats of the taps alone]: backend.taps(), drafters only */
     float *logits;       /* [CUDA_LOGIT_ROWS][head.n] */
     float *part;         /* attention: part_floats */
+    float *work;         /* sampling: [CUDA_LOGIT_ROWS][head.n] */
+    void *sample;        /* sampling: dcu_sample_scratch_bytes(CUDA_LOGIT_ROWS) */
     struct dcu_act act;
     void *blas;              /* DCU_BLAS_WORKSPACE, of options with `fast` */
     struct cuda_batch batch; /* device */
+    struct cuda_draws draws; /* device */
+    struct cuda_drawn drawn; /* device */
     size_t ld_x, ld_q, ld_kv, ld_f, tap_floats, part_floats;
 };
 
 struct cuda_pinned {
     struct cuda_batch batch;
+    struct cuda_draws draws;
+    struct cuda_drawn drawn;
     float *taps;   /* as the scratch has it */
     float *logits; /* as the scratch has it */
     char *staging[2];
@@ -90,6 +110,7 @@ struct cuda_shape {
     uint32_t rows, live, head, tapped;
     uint32_t windowed, max_vis; /* the bucket */
     uint32_t kept;              /* taps come from, or go to, cuda_kept */
+    uint32_t draws;             /* cuda_rows.draws */
     uint32_t n_taps, tap_layers[CUDA_TAP_LAYERS];
 };
 enum cuda_kind { CUDA_FORWARD, CUDA_INJECT, CUDA_INJECT_FUSED };
@@ -207,15 +228,36 @@ int cuda_scratch_layout(const struct model_config *c, const struct backend_optio
 /* The rows of a call in the pinned area. */
 struct cuda_rows {
     uint32_t n, n_live, n_head, n_tap, n_words;
-    uint32_t max_vis; /* longest path */
+    uint32_t n_logits; /* of n_head: those that the host wants */
+    uint32_t max_vis;  /* longest path */
+    unsigned draws;    /* what kernels the draws need, DCU_SAMPLE_..., or CUDA_DRAWS; 0: no draws */
     bool windowed, kept;
 };
+#define CUDA_DRAWS 8u
 int cuda_batch_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda_rows *ret,
                     struct error *err);
 /* Where the taps of the i-th row with taps are kept, into the pinned area; false: the host has them. */
 bool cuda_taps_kept(struct cuda_model *m, const float *taps, uint32_t i);
 /* Enqueues the copy. */
 int cuda_batch_send(struct cuda_model *m, uint32_t n_words, struct error *err);
+
+/* ---- backend_cuda_draw.c --------------------------------------------------------------------------- */
+
+/* Is row r one of the draws?  *k: the draw to look at first, 0 at the first row; goes on with r. */
+bool cuda_drawn_row(const struct fwd_batch *b, uint32_t r, uint32_t *k);
+/* The draws of a batch whose rows are in the pinned area; c->draws. */
+int cuda_draws_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda_rows *c,
+                    struct error *err);
+int cuda_draws_send(struct cuda_model *m, const struct fwd_batch *b, struct error *err);
+/* Launches for logits of n rows, the first of them being row i of those with logits. */
+int cuda_draws_sample(struct cuda_model *m, const struct cuda_rows *c, uint32_t i, uint32_t n,
+                      struct error *err);
+/* Copies of their results to the pinned area. */
+int cuda_draws_fetch(struct cuda_model *m, const struct cuda_rows *c, uint32_t i, uint32_t n,
+                     struct error *err);
+/* To whom they belong, once all are there. */
+void cuda_draws_deliver(const struct cuda_model *m, const struct fwd_batch *b,
+                        const struct cuda_rows *c);
 
 /* ---- backend_cuda_graph.c -------------------------------------------------------------------------- */
 

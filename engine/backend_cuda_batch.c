@@ -96,6 +96,7 @@ int cuda_batch_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda
     struct words w = {.at = h->words, .most = m->max_words};
     struct cuda_rows c = {.n = b->n_rows, .windowed = b->window_paths != NULL};
     bool last_tapped = b->n_taps && b->tap_layers[b->n_taps - 1] + 1 == m->cfg.n_layers;
+    uint32_t draw = 0;
     put_paths(&w, NULL, b->rows, b->n_rows, h->rows);
     if (c.windowed)
         put_paths(&w, b->window_paths, b->rows, b->n_rows, h->window[0]);
@@ -113,9 +114,11 @@ int cuda_batch_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda
             h->tap_live[c.n_tap] = c.n_live;
             h->tap_index[c.n_tap++] = r;
         }
-        if (!row->logits && !(row->taps && last_tapped))
+        const bool head = row->logits || cuda_drawn_row(b, r, &draw);
+        if (!head && !(row->taps && last_tapped))
             continue;
-        if (row->logits)
+        c.n_logits += row->logits != NULL;
+        if (head)
             h->head_index[c.n_head++] = c.n_live;
         h->live_index[c.n_live] = r;
         h->live[c.n_live] = h->rows[r];
@@ -125,7 +128,7 @@ int cuda_batch_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda
     }
     c.n_words = w.n;
     *ret = c;
-    return 0;
+    return b->n_draws ? cuda_draws_fill(m, b, ret, err) : 0;
 }
 
 bool cuda_taps_kept(struct cuda_model *m, const float *taps, uint32_t i)

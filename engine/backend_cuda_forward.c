@@ -282,7 +282,7 @@ static int run_layer(const struct run *f, uint32_t layer, struct stage *s)
 
 /* ---- logits ----------------------------------------------------------------------------------------- */
 
-/* Logits of n rows, from the i-th that wants them. */
+/* Logits of n rows, from the i-th that has any, and what is chosen there. */
 static int head(const struct run *f, uint32_t i, uint32_t n)
 {
     struct cuda_model *m = f->m;
@@ -299,7 +299,9 @@ static int head(const struct run *f, uint32_t i, uint32_t n)
                                       .forms = form_of(&m->head)},
                     f->err);
     struct dcu_mm mm = {.w = m->head, .y = t->logits, .ldy = m->head.n};
-    return r < 0 ? r : cuda_products(m, &mm, 1, n, f->err);
+    if (r == 0)
+        r = cuda_products(m, &mm, 1, n, f->err);
+    return r == 0 && f->c.draws ? cuda_draws_sample(m, &f->c, i, n, f->err) : r;
 }
 
 static uint32_t head_rows(const struct run *f, uint32_t i)
@@ -308,29 +310,54 @@ static uint32_t head_rows(const struct run *f, uint32_t i)
     return n < CUDA_LOGIT_ROWS ? n : CUDA_LOGIT_ROWS;
 }
 
+/* Where the host wants the i-th row of logits; NULL: nowhere. */
+static float *wanted(const struct run *f, uint32_t i)
+{
+    const struct cuda_batch *h = &f->m->p.batch;
+    return f->b->rows[h->live_index[h->head_index[i]]].logits;
+}
+
 static void deliver_logits(const struct run *f, uint32_t i, uint32_t n)
 {
     const struct cuda_model *m = f->m;
     const size_t vocab = m->head.n;
     for (uint32_t j = 0; j < n; j++) {
-        uint32_t row = m->p.batch.live_index[m->p.batch.head_index[i + j]];
-        memcpy(f->b->rows[row].logits, m->p.logits + j * vocab, vocab * sizeof(float));
+        float *to = wanted(f, i + j);
+        if (to)
+            memcpy(to, m->p.logits + j * vocab, vocab * sizeof(float));
     }
+}
+
+/* Logits that the host wants, rows next to each other in one copy. */
+static int copy_logits(const struct run *f, uint32_t i, uint32_t n)
+{
+    struct cuda_model *m = f->m;
+    const size_t vocab = m->head.n;
+    for (uint32_t j = 0, k; j < n && f->c.n_logits; j = k + 1) {
+        for (k = j; k < n && wanted(f, i + k); k++)
+            ;
+        if (k == j)
+            continue;
+        CUDA_DO(m, f->err, "logits",
+                m->api->copy_out(m->stream, m->p.logits + j * vocab, m->s.logits + j * vocab,
+                                 (k - j) * vocab * sizeof(float)));
+    }
+    return 0;
 }
 
 /* What was asked for, to the host: one wait, and one more for each further piece of logits. */
 static int fetch(const struct run *f)
 {
     struct cuda_model *m = f->m;
-    const size_t vocab = m->head.n;
     const uint32_t taps = f->c.n_tap && !f->c.kept ? f->b->n_taps : 0, first = last_taps(f);
     int r = taps ? copy_taps(f, taps - first) : 0;
     uint32_t i = 0, n = head_rows(f, 0);
     while (r == 0) {
-        if (n)
-            CUDA_DO(
-                m, f->err, "logits",
-                m->api->copy_out(m->stream, m->p.logits, m->s.logits, n * vocab * sizeof(float)));
+        r = copy_logits(f, i, n);
+        if (r == 0 && f->c.draws)
+            r = cuda_draws_fetch(m, &f->c, i, n, f->err);
+        if (r < 0)
+            return r;
         /* Without logits and taps, too: the pinned rows are written again by the next call. */
         CUDA_DO(m, f->err, "a batch", m->api->stream_wait(m->stream));
         if (i == 0 && taps)
@@ -342,6 +369,8 @@ static int fetch(const struct run *f)
             break;
         r = head(f, i, n);
     }
+    if (r == 0 && f->c.draws)
+        cuda_draws_deliver(m, f->b, &f->c);
     return r;
 }
 
@@ -382,6 +411,7 @@ static bool shape_of(const struct run *f, struct cuda_shape *ret)
                                .windowed = f->c.windowed,
                                .max_vis = f->c.max_vis,
                                .kept = f->c.kept,
+                               .draws = f->c.draws,
                                .n_taps = n_taps};
     for (uint32_t t = 0; t < n_taps; t++)
         ret->tap_layers[t] = f->b->tap_layers[t];
@@ -401,6 +431,8 @@ int cuda_forward(struct backend_model *model, const struct fwd_batch *b, struct 
     int r = cuda_batch_fill(m, b, &f.c, err);
     if (r == 0)
         r = cuda_batch_send(m, f.c.n_words, err);
+    if (r == 0 && f.c.draws)
+        r = cuda_draws_send(m, b, err);
     if (r < 0)
         return r;
     if (b->n_rows <= CUDA_GRAPH_ROWS)

@@ -164,6 +164,17 @@ static void name_regions(struct cuda_model *m)
     name(b->to, rows * sizeof(uint32_t));
     name(b->n_pairs, sizeof(uint32_t));
     name(b->words, m->max_words * sizeof(uint32_t));
+    if (m->cfg.drafter)
+        return;
+    const size_t logit_rows = rows < CUDA_LOGIT_ROWS ? rows : CUDA_LOGIT_ROWS;
+    name(s->work, logit_rows * m->head.n * f);
+    name(s->sample, dcu_sample_scratch_bytes((uint32_t)logit_rows));
+    name(s->draws.nodes, rows * sizeof(*s->draws.nodes));
+    name(s->draws.requests, rows * sizeof(*s->draws.requests));
+    name(s->draws.entries, CUDA_DRAW_CHANGES * sizeof(*s->draws.entries));
+    name(s->drawn.choices, rows * sizeof(*s->drawn.choices));
+    name(s->drawn.n_logprobs, rows * sizeof(*s->drawn.n_logprobs));
+    name(s->drawn.logprobs, rows * SAMPLING_MAX_LOGPROBS * sizeof(*s->drawn.logprobs));
 }
 
 static uint32_t d_taps(const struct model_config *c)

@@ -49,6 +49,16 @@ static void carve_batch(struct carver *c, struct cuda_batch *b, size_t rows, uin
     b->words = carve(c, words, sizeof(uint32_t));
 }
 
+static void carve_draws(struct carver *c, struct cuda_draws *d, struct cuda_drawn *r, size_t rows)
+{
+    d->nodes = carve(c, rows, sizeof(*d->nodes));
+    d->requests = carve(c, rows, sizeof(*d->requests));
+    d->entries = carve(c, CUDA_DRAW_CHANGES, sizeof(*d->entries));
+    r->choices = carve(c, rows, sizeof(*r->choices));
+    r->n_logprobs = carve(c, rows, sizeof(*r->n_logprobs));
+    r->logprobs = carve(c, rows * SAMPLING_MAX_LOGPROBS, sizeof(*r->logprobs));
+}
+
 /* Words of all paths of a batch: each row a table of blocks of its own, and a tail. */
 static bool count_words(const struct model_config *c, const struct backend_options *o, size_t *ret)
 {
@@ -105,8 +115,15 @@ int cuda_scratch_layout(const struct model_config *cfg, const struct backend_opt
     s->act.mem = carve(&c, dcu_act_bytes(forms, o->max_rows, max_k), 1);
     s->blas = carve(&c, o->fast ? DCU_BLAS_WORKSPACE : 0, 1);
     carve_batch(&c, &s->batch, rows, (uint32_t)words);
+    if (!d) {
+        s->work = carve(&c, logit_rows * head_n, sizeof(float));
+        s->sample = carve(&c, dcu_sample_scratch_bytes((uint32_t)logit_rows), 1);
+        carve_draws(&c, &s->draws, &s->drawn, rows);
+    }
 
     carve_batch(&h, &p->batch, rows, (uint32_t)words);
+    if (!d)
+        carve_draws(&h, &p->draws, &p->drawn, rows);
     p->taps = carve(&h, rows * s->tap_floats, sizeof(float));
     p->logits = carve(&h, logit_rows * head_n, sizeof(float));
     p->staging_bytes = CUDA_STAGING;

@@ -130,17 +130,22 @@ static int run_target(struct engine *e, struct seq *s, uint32_t n, struct error 
     for (uint32_t i = 0; i < n; i++)
         s->tokens[s->n_kv + i] = (i * 7919u + 11u) % e->model->vocab_size;
     seq_rows(s, s->n_kv, n, e->rows);
+    const struct fwd_draw draw = {.n_rows = n, .ret = e->drawn}; /* as rounds have tokens chosen */
     for (uint32_t i = 0; i < n; i++) {
-        e->rows[i].logits = e->logits + (size_t)i * e->model->vocab_size;
+        if (!e->drawn)
+            e->rows[i].logits = e->logits + (size_t)i * e->model->vocab_size;
         if (e->taps)
             e->rows[i].taps = drafting_taps(e, &at);
     }
     struct fwd_batch b = {.n_rows = n,
                           .rows = e->rows,
+                          .draws = &draw,
+                          .n_draws = e->drawn != NULL,
                           .tap_layers = e->drafter.tap_layers,
                           .n_taps = e->drafter.n_taps};
     int r = e->space.backend->forward(e->space.model, &b, err);
-    for (uint32_t i = 0; i < n && r == 0; i++) /* as the choice of a token reads them */
+    /* As the host's choice of a token reads them. */
+    for (uint32_t i = 0; i < n && r == 0 && !e->drawn; i++)
         (void)e->ops->argmax(e->rows[i].logits, e->model->vocab_size, &max, &bad);
     return r;
 }

@@ -162,6 +162,12 @@ static int make_buffers(struct engine *e, struct error *err)
     e->work_ids = mem_map_pages((size_t)e->n_samplers * vocab * sizeof(*e->work_ids));
     e->logits = mem_map_pages(e->logits_bytes);
     e->choices = mem_array(e->n_logits_rows, sizeof(*e->choices));
+    if (e->space.backend->draw_changes) {
+        e->draws = mem_array(e->cfg.max_num_seqs, sizeof(*e->draws));
+        e->drawn = mem_array(e->n_logits_rows, sizeof(*e->drawn));
+        if (!e->draws || !e->drawn)
+            return ERR_NOMEM(err);
+    }
     e->tails =
         mem_array((size_t)e->n_logits_rows * (DK_KV_BLOCK + ROUND_MAX_ROWS), sizeof(*e->tails));
     if (!e->rows || !e->entries || !e->running || !e->work || !e->work_ids || !e->logits ||
@@ -397,6 +403,8 @@ struct engine *engine_free(struct engine *e)
     mem_free(e->entries);
     mem_free(e->running);
     mem_free(e->choices);
+    mem_free(e->draws);
+    mem_free(e->drawn);
     mem_free(e->tails);
     mem_free(e->candidates);
     mem_unmap_pages(e->own_taps, e->taps_bytes);

@@ -71,6 +71,7 @@ struct batch_entry {
     bool again;                /* positions that have K/V are fed again, for their taps */
     uint32_t logit0, n_logits; /* its rows of e->logits; none: a chunk that does not end a prompt */
     uint32_t n_choices;        /* in e->choices + logit0 */
+    bool drawn;                /* the backend has chosen, into e->drawn + logit0 */
     struct error error;        /* why the walk ended early, if code != 0 */
 };
 
@@ -93,6 +94,10 @@ struct engine {
     uint32_t n_logits_rows;
     uint32_t n_logits;      /* rows of this step */
     struct choice *choices; /* [n_logits_rows] */
+    /* Where the backend chooses: what it is asked, and what it said. */
+    struct fwd_draw *draws;   /* [max_num_seqs] */
+    struct fwd_choice *drawn; /* [n_logits_rows] */
+    uint32_t n_draws, n_draw_changes;
     uint32_t *tails;        /* paths of trees, [n_logits_rows][DK_KV_BLOCK + ROUND_MAX_ROWS] */
     size_t n_tails;         /* used in this step */
     /* Drafting with a drafter. */

@@ -27,6 +27,34 @@ static void tree_rows(struct engine *e, struct batch_entry *b, struct fwd_row *r
     e->n_tails += seq_tree_tails(&b->r->seq, parent, b->n_rows);
 }
 
+/* Does rule B look at the distribution of a row with drafts?  Where the draft could be one token only,
+ * drawing from p and comparing is rule B: p(d) of acceptance, and p without d else.  Then the draw may as
+ * well be the one of plain decoding. */
+static bool needs_distribution(const struct batch_entry *b)
+{
+    const struct drafting_state *d = b->r->drafting;
+    return b->n_nodes && d->params.verification == DRAFT_REJECTION && d->ids && d->proposal.q;
+}
+
+/* Asks the backend to choose at the rows of b that have logits; false: the host does. */
+static bool ask_backend(struct engine *e, const struct batch_entry *b)
+{
+    const struct request *r = b->r;
+    const size_t changes = sampler_n_changed(r->sampler);
+    const uint32_t most = e->space.backend->draw_changes;
+    if (b->n_logits == 0 || !most || changes > most - e->n_draw_changes || needs_distribution(b))
+        return false;
+    e->n_draw_changes += (uint32_t)changes;
+    e->draws[e->n_draws++] =
+        (struct fwd_draw){.sampler = r->sampler,
+                          .pos = r->seq.n_tokens,
+                          .row0 = b->row0 + b->n_rows - b->n_logits,
+                          .n_rows = b->n_logits,
+                          .parent = b->n_nodes ? r->drafting->proposal.parent : NULL,
+                          .ret = e->drawn + b->logit0};
+    return true;
+}
+
 void round_rows(struct engine *e, struct batch_entry *b)
 {
     struct request *r = b->r;
@@ -44,9 +72,11 @@ void round_rows(struct engine *e, struct batch_entry *b)
         seq_rows(&r->seq, r->seq.n_kv, b->n_rows, rows);
         b->n_logits = r->seq.n_kv + b->n_rows == r->seq.n_tokens;
     }
-    for (uint32_t i = 0; i < b->n_logits; i++)
+    b->drawn = ask_backend(e, b);
+    for (uint32_t i = 0; i < b->n_logits && !b->drawn; i++)
         rows[b->n_rows - b->n_logits + i].logits =
-            e->logits + (size_t)e->n_logits++ * e->model->vocab_size;
+            e->logits + (size_t)(b->logit0 + i) * e->model->vocab_size;
+    e->n_logits += b->n_logits;
     if (r->drafting && r->drafting->context)
         for (uint32_t i = 0; i < b->n_rows; i++)
             rows[i].taps = drafting_taps(e, &e->taps_at);
@@ -102,6 +132,16 @@ static int first_child(const struct batch_entry *b, uint32_t row)
     return -1;
 }
 
+static int take_drawn(const struct fwd_choice *f, struct choice *c, struct error *err)
+{
+    if (f->fault != SAMPLER_GOOD)
+        return sampler_refuse(f->fault, f->fault_id, err);
+    c->token = f->token;
+    c->n_lp = f->n_lp;
+    memcpy(c->lp, f->lp, f->n_lp * sizeof(*c->lp));
+    return 0;
+}
+
 static int choose(struct engine *e, struct batch_entry *b, struct choice *c, float *work,
                   uint32_t *work_ids)
 {
@@ -113,9 +153,9 @@ static int choose(struct engine *e, struct batch_entry *b, struct choice *c, flo
     c->n_lp = 0;
     c->node = -1;
     int n = 0;
-    /* Where the draft could be one token only, drawing from p and comparing is rule B: p(d) of
-     * acceptance, and p without d else.  Then the draw may as well be the one of plain decoding. */
-    if (draft >= 0 && d->params.verification == DRAFT_REJECTION && d->ids && d->proposal.q)
+    if (b->drawn)
+        n = take_drawn(&e->drawn[b->logit0 + c->row], c, &b->error);
+    else if (draft >= 0 && needs_distribution(b))
         n = choose_rejection(e, r, logits, pos, draft, work_ids, c, &b->error);
     else
         n = sampler_choose(r->sampler, e->ops, logits, pos, work, work_ids, &c->token,
@@ -179,7 +219,7 @@ void round_choose(struct engine *e, uint32_t n_entries)
 {
     struct choosing w = {e, n_entries};
     struct dk_par alone = {.n = 1};
-    if (e->n_logits > 1 && n_entries > 1)
+    if (e->n_logits > 1 && n_entries > 1 && e->n_draws < n_entries)
         e->space.backend->parallel(e->space.model, choose_some, &w);
     else
         choose_some(&w, &alone);

@@ -157,6 +157,17 @@ size_t sampler_n_output(const struct sampler *s)
     return s->n_output;
 }
 
+/* Is any logit to be changed? */
+static bool changes(const struct sampler *s)
+{
+    return s->penalties || s->has_bias || s->n_output < s->min_tokens;
+}
+
+size_t sampler_n_changed(const struct sampler *s)
+{
+    return changes(s) ? s->n_entries : 0;
+}
+
 bool sampler_is_stop_id(const struct sampler *s, uint32_t id)
 {
     for (size_t i = 0; i < s->n_stop_ids; i++)
@@ -182,7 +193,7 @@ static float adjust(const struct sampler *s, const struct sampler_entry *e, floa
 
 const float *sampler_process(const struct sampler *s, const float *logits, float *work)
 {
-    if (!s->penalties && !s->has_bias && s->n_output >= s->min_tokens)
+    if (!changes(s))
         return logits;
     memcpy(work, logits, (size_t)s->vocab * sizeof(*work));
     for (size_t i = 0; i < s->n_entries; i++) {

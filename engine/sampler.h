@@ -74,6 +74,8 @@ int sampler_commit(struct sampler *s, uint32_t id);                       /* 0 o
 /* Forgets commits after the first n_output ones (rejected drafts of a trial walk). */
 void sampler_rewind(struct sampler *s, size_t n_output);
 size_t sampler_n_output(const struct sampler *s);
+/* Ids whose logits the next choices change: bias, mask, penalties. */
+size_t sampler_n_changed(const struct sampler *s);
 /* Does this committed id end the output?  Stop ids, and EOS unless ignore_eos.  (min_tokens needs no
  * look here: such an id cannot be chosen before.) */
 bool sampler_is_stop_id(const struct sampler *s, uint32_t id);
@@ -88,6 +90,9 @@ bool sampler_is_stop_id(const struct sampler *s, uint32_t id);
 int sampler_choose(const struct sampler *s, const struct dk_ops *ops, const float *logits,
                    uint64_t pos, float *work, uint32_t *work_ids, uint32_t *ret_token,
                    struct token_logprob *lp, uint32_t *ret_n_lp, struct error *err);
+/* Why sampler_choose refuses logits, for those who choose elsewhere; the same error, NUMERIC. */
+enum sampler_fault { SAMPLER_GOOD, SAMPLER_NAN, SAMPLER_INF, SAMPLER_NOTHING };
+int sampler_refuse(enum sampler_fault f, uint32_t id, struct error *err);
 /* Fills lp as sampler_choose does, for a token that something else chose out of good logits. */
 void sampler_logprobs(const struct sampler *s, const struct dk_ops *ops, const float *logits,
                       uint32_t token, uint32_t *work_ids, struct token_logprob *lp,

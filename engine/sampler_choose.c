@@ -20,16 +20,25 @@
 #define BLOCK      128u
 #define GUMBEL_MAX 23.0f /* above -log(2^-33), the largest value of dk_ops.gumbel */
 
+int sampler_refuse(enum sampler_fault f, uint32_t id, struct error *err)
+{
+    if (f == SAMPLER_NAN)
+        return ERR(err, NUMERIC, "the logit of token %u is NaN", id);
+    if (f == SAMPLER_INF)
+        return ERR(err, NUMERIC, "the logit of token %u is +inf", id);
+    return ERR(err, NUMERIC, "no token is left to choose: every logit is -inf");
+}
+
 /* Names the value that makes logits unusable. */
 static int bad_logits(const float *x, uint32_t n, struct error *err)
 {
     for (uint32_t i = 0; i < n; i++) {
         if (isnan(x[i]))
-            return ERR(err, NUMERIC, "the logit of token %u is NaN", i);
+            return sampler_refuse(SAMPLER_NAN, i, err);
         if (x[i] == INFINITY)
-            return ERR(err, NUMERIC, "the logit of token %u is +inf", i);
+            return sampler_refuse(SAMPLER_INF, i, err);
     }
-    return ERR(err, NUMERIC, "no token is left to choose: every logit is -inf");
+    return sampler_refuse(SAMPLER_NOTHING, 0, err);
 }
 
 static float inverse_temperature(const struct sampler *s)

@@ -258,6 +258,7 @@ static int form_batch(struct engine *e, uint32_t *ret_rows, struct error *err)
     e->n_logits = 0;
     e->n_tails = 0;
     e->taps_at = 0;
+    e->n_draws = e->n_draw_changes = 0;
     plan_rows(e);
     /* Best rank first; make_room takes from worse ranks only, which have no rows yet. */
     for (uint32_t i = 0; i < e->n_running; i++) {
@@ -282,6 +283,8 @@ static int run_target(struct engine *e, uint32_t n_rows, struct error *err)
 {
     struct fwd_batch b = {.n_rows = n_rows,
                           .rows = e->rows,
+                          .draws = e->draws,
+                          .n_draws = e->n_draws,
                           .tap_layers = e->drafter.tap_layers,
                           .n_taps = e->drafter.n_taps};
     return e->space.backend->forward(e->space.model, &b, err);

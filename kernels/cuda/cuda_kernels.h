@@ -293,16 +293,17 @@ enum { DCU_SAMPLE_PROCESS = 1, DCU_SAMPLE_CUT = 2, DCU_SAMPLE_LOGPROBS = 4 };
 struct dcu_sample {
     unsigned flags;
     uint32_t rows, vocab;
+    uint32_t first; /* of all rows that are sampled, the number of the first one of logits */
     const float *logits;
     size_t ldl;
-    const struct dcu_request *requests;
-    const struct dcu_node *nodes; /* [rows] */
+    const struct dcu_request *requests; /* row0: of all rows */
+    const struct dcu_node *nodes;       /* [first + rows] */
     const struct dcu_entry *entries;
     float *work;                  /* [rows][ldl]; only with DCU_SAMPLE_PROCESS */
     void *scratch;                /* dcu_sample_scratch_bytes() */
-    struct dcu_choice *choices;   /* [rows] */
-    struct dcu_logprob *logprobs; /* [rows][20], best first; only with DCU_SAMPLE_LOGPROBS */
-    uint32_t *n_logprobs;         /* [rows] */
+    struct dcu_choice *choices;   /* [first + rows] */
+    struct dcu_logprob *logprobs; /* [first + rows][20], best first; with DCU_SAMPLE_LOGPROBS */
+    uint32_t *n_logprobs;         /* [first + rows] */
 };
 size_t dcu_sample_scratch_bytes(uint32_t rows); /* host function */
 int dcu_sample(dcu_stream s, const struct dcu_sample *p);

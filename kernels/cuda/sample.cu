@@ -29,10 +29,16 @@ typedef struct dcu_sample args; /* the name alone is the launcher */
  * cannot win. */
 #define OUT_OF_REACH -27.0f
 
+/* The node of a row of logits. */
+DCU_FN const dcu_node &node_of(const args &p, uint32_t row)
+{
+    return p.nodes[p.first + row];
+}
+
 /* The request of a row, or NULL when the row is not sampled. */
 DCU_FN const dcu_request *request_of(const args &p, uint32_t row)
 {
-    const uint32_t i = p.nodes[row].request;
+    const uint32_t i = node_of(p, row).request;
     return i == DCU_NONE ? nullptr : p.requests + i;
 }
 
@@ -69,11 +75,11 @@ __global__ void __launch_bounds__(256, 2) dcu_sample_process_kernel(args p, uint
         return;
     const float *x = p.logits + (size_t)row * p.ldl;
     float *y = p.work + (size_t)row * p.ldl;
-    const uint32_t depth = dcu_min(p.nodes[row].depth, DCU_MAX_DEPTH);
+    const uint32_t depth = dcu_min(node_of(p, row).depth, DCU_MAX_DEPTH);
     for (uint32_t i = first + threadIdx.x; i < end; i += blockDim.x)
         y[i] = x[i];
     if (threadIdx.x == 0) {
-        uint32_t at = row;
+        uint32_t at = p.first + row; /* the path may begin before the first row of logits */
         for (uint32_t d = 0; d < depth; d++) {
             path[d] = p.nodes[at].token;
             at = r->row0 + p.nodes[at].parent;
@@ -224,7 +230,7 @@ __global__ void __launch_bounds__(256)
                          r->inv_t,
                          DCU_MINUS_INF,
                          {scratch[row].cut_key, scratch[row].cut_id}};
-    const unsigned long long pos = r->pos + p.nodes[row].depth;
+    const unsigned long long pos = r->pos + node_of(p, row).depth;
     const uint32_t key[2] = {r->key[0], r->key[1]};
     dcu_best best = dcu_best_none();
     for (uint32_t v = first + 4 * threadIdx.x; v < end; v += 4 * blockDim.x) {
@@ -270,7 +276,7 @@ __global__ void __launch_bounds__(32)
     } else if (y.id == DCU_NONE) {
         c.bad = 3;
     }
-    p.choices[row] = c;
+    p.choices[p.first + row] = c;
 }
 
 /* ---- log-probabilities --------------------------------------------------------------------------------- */
@@ -284,7 +290,8 @@ __global__ void __launch_bounds__(512)
     DCU_SHARED(float, values, 2 * DCU_MAX_TOP);
     const uint32_t row = blockIdx.x;
     const dcu_request *r = request_of(p, row);
-    if (!r || r->n_logprobs < 0 || p.choices[row].bad)
+    dcu_choice *choice = p.choices + p.first + row;
+    if (!r || r->n_logprobs < 0 || choice->bad)
         return;
     const float *x = p.logits + (size_t)row * p.ldl;
     const dcu_best raw = dcu_best_of_parts(scratch[row].raw, n_parts);
@@ -298,10 +305,11 @@ __global__ void __launch_bounds__(512)
                         values + DCU_MAX_TOP);
     }
     for (uint32_t i = threadIdx.x; i < n; i += blockDim.x)
-        p.logprobs[row * 20 + i] = {words[DCU_MAX_TOP + i], values[DCU_MAX_TOP + i] - lse};
+        p.logprobs[(p.first + row) * 20 + i] = {words[DCU_MAX_TOP + i],
+                                                values[DCU_MAX_TOP + i] - lse};
     if (threadIdx.x == 0) {
-        p.n_logprobs[row] = n;
-        p.choices[row].logprob = x[p.choices[row].token] - lse;
+        p.n_logprobs[p.first + row] = n;
+        choice->logprob = x[choice->token] - lse;
     }
 }
 

@@ -189,11 +189,18 @@ static void run_scene(const struct scene *s, struct outputs *o)
                            .requests = o->d_requests,
                            .nodes = o->d_nodes,
                            .entries = dev_of(s->entries, (s->n_entries + 1) * sizeof(*s->entries)),
-                           .work = dev_new(s->rows * s->ldl * 4),
-                           .scratch = dev_new(dcu_sample_scratch_bytes(s->rows)),
+                           .work = dev_new((s->rows + 1) / 2 * s->ldl * 4),
+                           .scratch = dev_new(dcu_sample_scratch_bytes((s->rows + 1) / 2)),
                            .choices = o->d_choices,
                            .logprobs = dev_new(s->rows * 20 * sizeof(struct dcu_logprob)),
                            .n_logprobs = dev_new(s->rows * 4)};
+    /* In two calls, as more rows than fit at once: paths of the second begin in the first. */
+    const uint32_t half = s->rows / 2;
+    p.rows = half;
+    dev_ok(dev->sample(dev_s, &p));
+    p.rows = s->rows - half;
+    p.first = half;
+    p.logits += half * s->ldl;
     dev_ok(dev->sample(dev_s, &p));
     dev_get(o->choices, p.choices, s->rows * sizeof(*o->choices));
     if (s->flags & DCU_SAMPLE_LOGPROBS) {

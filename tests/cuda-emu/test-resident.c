@@ -109,9 +109,8 @@ static int inject(struct text *t, uint32_t from, uint32_t n, struct error *err)
 {
     struct engine *e = t->e;
     for (uint32_t i = 0; i < n; i++)
-        e->context[i] = (struct draft_context){.taps = place(e, t->host, from + i),
-                                               .pos = from + i,
-                                               .slot = seq_slot(t->s, from + i)};
+        e->context[i] = (struct draft_context){
+            .taps = place(e, t->host, from + i), .pos = from + i, .slot = seq_slot(t->s, from + i)};
     return e->drafter.ops->inject(e->drafter.self, e->context, n, err);
 }
 
@@ -122,12 +121,8 @@ static void run_block(struct text *t, uint32_t n, float *logits)
     uint32_t tokens[W];
     for (uint32_t i = 0; i < W; i++)
         tokens[i] = i + 1;
-    struct drafter_block b = {.tokens = tokens,
-                              .n = W,
-                              .start = n,
-                              .blocks = t->s->blocks,
-                              .first = 0,
-                              .logits = logits};
+    struct drafter_block b = {
+        .tokens = tokens, .n = W, .start = n, .blocks = t->s->blocks, .first = 0, .logits = logits};
     ck_ok(drafter_run(t->e->own_drafter, &b, 1, &err), &err);
 }
 
