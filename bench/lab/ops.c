@@ -111,7 +111,7 @@ static void setup_init(struct setup *s, enum dk_kv_type type, uint32_t positions
                         type == DK_KV_BF16 ? dk_f32_to_bf16(x) : dk_f32_to_f16(x);
             }
         }
-        s->kv[l] = (struct dk_kv){type, s->kv_heads, s->hd, m[0], m[1]};
+        s->kv[l] = (struct dk_kv){type, s->kv_heads, s->hd, m[0], m[1], false};
     }
     size_t n = (size_t)rows * s->heads * s->hd;
     s->q = mem_array(n, sizeof(float));
@@ -406,7 +406,7 @@ static void bench_small(const struct dk_ops *ops)
         y[i] = x[i];
     TIME("rope halves 9 x 64", 200, ops->rope(y, 9, 64, w, DK_ROPE_HALVES));
     TIME("rope interleaved 9 x 64", 200, ops->rope(y, 9, 64, w, DK_ROPE_INTERLEAVED));
-    struct dk_kv kv = {DK_KV_F32, 3, 64, y, x};
+    struct dk_kv kv = {DK_KV_F32, 3, 64, y, x, false};
     TIME("kv_store f32 3 x 64", 200, ops->kv_store(&kv, 7, w, w + 4096));
     kv.type = DK_KV_BF16;
     TIME("kv_store bf16 3 x 64", 200, ops->kv_store(&kv, 7, w, w + 4096));

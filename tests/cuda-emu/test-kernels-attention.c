@@ -81,7 +81,7 @@ static void check(const struct shape *s, struct batch *b)
             ((uint16_t *)v)[i] = s->kv == DK_KV_BF16 ? dk_f32_to_bf16(y) : dk_f32_to_f16(y);
         }
     }
-    const struct dk_kv kv = {s->kv, s->kv_heads, s->hd, k, v};
+    const struct dk_kv kv = {s->kv, s->kv_heads, s->hd, k, v, false};
     cpu_rows(b);
     cpu_ops()->attention(&kv, b->cpu, b->n, q, ldq, want, nq, s->heads, 0, s->heads, 0.17f,
                          scratch);

@@ -277,7 +277,7 @@ static void check_qkv(const struct shape *s, uint32_t rows, bool with_q)
         .kv = {s->kv, s->kv_heads, hd, dev_of(want_k, kv_bytes), dev_of(want_v, kv_bytes)}};
     dev_ok(dev->qkv_finish(dev_s, &p));
     const struct dk_ops *o = cpu_ops();
-    const struct dk_kv kv = {s->kv, s->kv_heads, hd, want_k, want_v};
+    const struct dk_kv kv = {s->kv, s->kv_heads, hd, want_k, want_v, false};
     for (uint32_t i = 0; i < rows; i++) {
         float *qr = q + i * nq, *kr = k + i * nkv, *vr = v + i * nkv;
         if (s->bias) {
@@ -351,7 +351,11 @@ START_TEST(copies_of_slots)
             for (size_t i = 0; i < size; i++)
                 mem[l][v][i] = (unsigned char)rng_u32(&r);
         }
-        kv[l] = (struct dk_kv){t, heads, hd, dev_of(mem[l][0], size), dev_of(mem[l][1], size)};
+        kv[l] = (struct dk_kv){.type = t,
+                               .n_kv_heads = heads,
+                               .head_dim = hd,
+                               .k = dev_of(mem[l][0], size),
+                               .v = dev_of(mem[l][1], size)};
     }
     dev_ok(dev->kv_copy(dev_s, dev_of(kv, sizeof(kv)), layers, heads, t, dev_of(from, sizeof(from)),
                         dev_of(to, sizeof(to)), dev_of(&n, 4), 5));

@@ -199,7 +199,7 @@ START_TEST(kv_store)
                 x[k] = INFINITY;
         }
         uint32_t slot = rng_below(&r, 48);
-        struct dk_kv kv = {type, heads, hd, mem[0], mem[1]};
+        struct dk_kv kv = {type, heads, hd, mem[0], mem[1], false};
         dk_ops(DK_TIER_C)->kv_store(&kv, slot, x, y);
         size_t written = 0;
         for (size_t b = 0; b < bytes / es; b++) {
@@ -222,7 +222,7 @@ START_TEST(kv_store)
             }
         FOR_TIERS(ops)
         {
-            struct dk_kv kv2 = {type, heads, hd, mem[2], mem[3]};
+            struct dk_kv kv2 = {type, heads, hd, mem[2], mem[3], false};
             memset(mem[2], 0x55, bytes);
             memset(mem[3], 0x55, bytes);
             ops->kv_store(&kv2, slot, x, y);
@@ -245,7 +245,7 @@ START_TEST(kv_store_nan)
     for (int t = 0; t < DK_TIER_COUNT; t++)
         for (int type = DK_KV_BF16; type < DK_KV_TYPE_COUNT && dk_ops((enum dk_tier)t); type++) {
             _Alignas(64) uint16_t mk[256], mv[256];
-            struct dk_kv kv = {(enum dk_kv_type)type, 1, 16, mk, mv};
+            struct dk_kv kv = {(enum dk_kv_type)type, 1, 16, mk, mv, false};
             dk_ops((enum dk_tier)t)->kv_store(&kv, 3, k, v);
             for (int d = 0; d < 16; d++) {
                 uint16_t h = mk[d * 16 + 3];
