@@ -103,7 +103,8 @@ START_TEST(every_method)
             }
         }
         ck_assert(rejected > 0 || methods[m].passes == 8 || methods[m].m == DRAFT_AUTO);
-        ck_assert_uint_gt(f.most_entries, 1); /* passes are shared */
+        /* Passes are shared; auto may have found no more than one request worth it. */
+        ck_assert_uint_gt(f.most_entries, methods[m].m != DRAFT_AUTO);
         test_engine_idle(e);
         engine_free(e);
         fake_drafter_done(&f);
