@@ -178,6 +178,15 @@ static bool still_holds(struct controller *c, uint32_t n, const struct draft_bas
     return same;
 }
 
+/* Proposals that were seen, of whatever window. */
+static uint32_t n_known(const struct survival *s)
+{
+    uint32_t n = 0;
+    for (uint32_t w = 0; w < SURVIVAL_WINDOWS; w++)
+        n += least(s->curve[w][0].n, KNOWN);
+    return n;
+}
+
 static double plain_rate(const struct controller *c, const struct draft_base *b)
 {
     double cost = cost_of(&c->costs.table[COST_TARGET], &b->load);
@@ -212,7 +221,7 @@ void controller_plan(struct engine *e)
         p = q;
     }
     /* What nobody knows yet is found out at the price of one request. */
-    const bool unknown = c->survival.curve[0][0].n < KNOWN;
+    const bool unknown = n_known(&c->survival) < KNOWN;
     if (unknown)
         drafting = least(drafting, 1);
     p.gain = plain > 0 ? best / plain : CONTROLLER_WORTH + 1; /* nothing is known: find out */
