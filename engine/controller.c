@@ -12,7 +12,7 @@
 #define LOOK_EVERY   96u /* then, something else than the plan */
 #define HOLDS        8u  /* rounds that nothing is drafted, without thinking again */
 #define MANY         8u  /* requests: from there on, fewer plans are compared */
-#define KNOWN        8u  /* proposals of a drafter, before more than one request of a batch drafts */
+#define KNOWN        8u /* proposals of a drafter, before more than one request of a batch drafts */
 
 static uint32_t least(uint32_t a, uint32_t b)
 {
