@@ -101,6 +101,13 @@ DK_DECLARE_ATTENTION(dk_cpu_attention_bf16_amx_ref);
 DK_DECLARE_ATTENTION_PART(dk_cpu_attention_part_bf16_amx);
 DK_DECLARE_ATTENTION_PART(dk_cpu_attention_part_bf16_amx_ref);
 
+/* Where position p of the path lies. */
+static inline uint32_t dk_attn_slot(const struct dk_attn_row *r, uint32_t p)
+{
+    return p < r->tail_start ? r->blocks[p / DK_KV_BLOCK] * DK_KV_BLOCK + p % DK_KV_BLOCK
+                             : r->tail[p - r->tail_start];
+}
+
 /* Chunks so far of one row and head; the first chunk is taken as it is. */
 struct dk_attn_sum {
     float m, l, *a;

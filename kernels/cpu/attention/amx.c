@@ -134,7 +134,7 @@ static void weigh_row(const struct tile *t, uint32_t r, uint32_t p0, uint32_t g0
     for (uint32_t g = g0; g < g1; g++) {
         const void *v[GROUP];
         for (uint32_t i = 0; i < GROUP; i++) {
-            const uint32_t p = g * GROUP + i, slot = p < n ? slot_of(row, p0 + p) : 0;
+            const uint32_t p = g * GROUP + i, slot = p < n ? dk_attn_slot(row, p0 + p) : 0;
             v[i] = p < n ? block_at(t->kv, t->kv->v, slot / DK_KV_BLOCK, t->kv_head,
                                     slot % DK_KV_BLOCK)
                          : NULL;
@@ -190,8 +190,7 @@ static void scores_tail(const struct tile *t, uint32_t r0, uint32_t p0)
         score(t, tails.first * nh / 16, (tails.end * nh + 15) / 16, tails.n_blocks, w->u);
         for (uint32_t i = tails.first; i < tails.end; i++)
             for (uint32_t q = i * nh; q < (i + 1) * nh; q++)
-                for (uint32_t p = tails.from[i]; p < tails.next[i]; p++)
-                    w->s[q][p] = w->u[q][w->pick[i][p]];
+                tails_pick(&tails, i, w->pick[i], w->u[q], w->s[q]);
     }
 }
 
@@ -265,9 +264,7 @@ static void finish_chunk(const struct tile *t, uint32_t q, uint32_t p0)
     }
     float *o = t->part + p0 / DK_ATTN_CHUNK * t->part_chunk + q / t->n_heads * t->part_row +
                (size_t)(q % t->n_heads) * DK_ATTN_PART(hd);
-    o[0] = w->m_new[q];
-    o[1] = w->l_new[q];
-    memcpy(o + 16, a, hd * sizeof *a);
+    put_part(o, w->m_new[q], w->l_new[q], a, hd);
 }
 
 static void one_chunk(const struct tile *t, uint32_t r0, uint32_t p0)
@@ -349,10 +346,8 @@ static void run_tiles(struct tile *t, const struct dk_attn_row *rows, uint32_t n
             configure(configured = t->n_heads);
         const uint32_t most = QUERIES / t->n_heads;
         for (uint32_t r = 0; r < n_rows; r += t->n_rows) {
-            for (t->n_rows = 1; t->n_rows < most && r + t->n_rows < n_rows &&
-                                rows[r + t->n_rows].blocks == rows[r].blocks;)
-                t->n_rows++;
             t->rows = rows + r;
+            t->n_rows = rows_together(t->rows, n_rows - r < most ? n_rows - r : most);
             t->part = part ? part + r * t->part_row + (size_t)h * DK_ATTN_PART(hd) : NULL;
             run_tile(t, q + r * ldq + (size_t)h * hd, ldq,
                      out ? out + r * ldo + (size_t)h * hd : NULL, ldo, p0);

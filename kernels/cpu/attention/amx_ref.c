@@ -20,16 +20,10 @@ static uint16_t kv_at(const struct dk_kv *kv, const void *p, size_t i)
     return kv->type == DK_KV_BF16 ? h : dk_f32_to_bf16(dk_f16_to_f32(h));
 }
 
-static size_t slot_of(const struct dk_attn_row *r, uint32_t p)
-{
-    return p < r->tail_start ? r->blocks[p / DK_KV_BLOCK] * DK_KV_BLOCK + p % DK_KV_BLOCK
-                             : r->tail[p - r->tail_start];
-}
-
 /* First element of position p's K (step DK_KV_BLOCK) or V (step 1). */
 static size_t place(const struct head *h, uint32_t p, bool k)
 {
-    const size_t hd = h->kv->head_dim, slot = slot_of(h->row, p), in = slot % DK_KV_BLOCK;
+    const size_t hd = h->kv->head_dim, slot = dk_attn_slot(h->row, p), in = slot % DK_KV_BLOCK;
     return (slot / DK_KV_BLOCK * h->kv->n_kv_heads + h->kv_head) * hd * DK_KV_BLOCK +
            (k ? in : in * hd);
 }

@@ -18,13 +18,6 @@ static float kv_at(enum dk_kv_type t, const void *p, size_t i)
     return 0;
 }
 
-static uint32_t slot_of(const struct dk_attn_row *r, uint32_t p)
-{
-    if (p >= r->tail_start)
-        return r->tail[p - r->tail_start];
-    return r->blocks[p / DK_KV_BLOCK] * DK_KV_BLOCK + p % DK_KV_BLOCK;
-}
-
 static uint32_t chunk_length(const struct dk_attn_row *row, uint32_t p0)
 {
     uint32_t rest = row->n_vis - p0;
@@ -37,7 +30,7 @@ static void score(const struct dk_kv *kv, const struct dk_attn_row *row, uint32_
 {
     size_t hd = kv->head_dim, head = hd * DK_KV_BLOCK, stride = head * kv->n_kv_heads;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t slot = slot_of(row, p0 + i);
+        uint32_t slot = dk_attn_slot(row, p0 + i);
         size_t k0 = slot / DK_KV_BLOCK * stride + kv_head * head + slot % DK_KV_BLOCK;
         float acc = 0;
         for (size_t d = 0; d < hd; d++)
@@ -58,7 +51,7 @@ static void weigh(const struct dk_kv *kv, const struct dk_attn_row *row, uint32_
     for (size_t d = 0; d < hd; d++)
         a[d] = 0;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t slot = slot_of(row, p0 + i);
+        uint32_t slot = dk_attn_slot(row, p0 + i);
         size_t v0 = slot / DK_KV_BLOCK * stride + kv_head * head + slot % DK_KV_BLOCK * hd;
         float e = dk_exp_def(s[i] - m);
         lane[i % 16] += e;

@@ -22,12 +22,6 @@ static inline uint32_t seen_plain(const struct dk_attn_row *r, uint32_t p0)
 {
     return clamp_chunk(r->tail_start < r->n_vis ? r->tail_start : r->n_vis, p0);
 }
-/* Where position p of the path lies. */
-static inline uint32_t slot_of(const struct dk_attn_row *r, uint32_t p)
-{
-    return p < r->tail_start ? r->blocks[p / DK_KV_BLOCK] * DK_KV_BLOCK + p % DK_KV_BLOCK
-                             : r->tail[p - r->tail_start];
-}
 
 /* K (row 0) or V of a block, V from one of its positions on. */
 static inline const void *block_at(const struct dk_kv *kv, const void *base, uint32_t block,
@@ -36,6 +30,15 @@ static inline const void *block_at(const struct dk_kv *kv, const void *base, uin
     size_t hd = kv->head_dim;
     size_t i = ((size_t)block * kv->n_kv_heads + kv_head) * hd * DK_KV_BLOCK + row * hd;
     return (const char *)base + i * (kv->type == DK_KV_F32 ? 4 : 2);
+}
+
+/* Rows from `row` on that share the block list, `most` at most. */
+static inline uint32_t rows_together(const struct dk_attn_row *row, uint32_t most)
+{
+    uint32_t n = 1;
+    while (n < most && row[n].blocks == row->blocks)
+        n++;
+    return n;
 }
 
 /* ---- tails ---------------------------------------------------------------------------------------- */
@@ -103,6 +106,14 @@ static inline void tails_collect(struct tails *t, const struct dk_attn_row *rows
         t->first++;
 }
 
+/* Row r's scores of the tails' positions, out of those of the blocks. */
+static inline void tails_pick(const struct tails *t, uint32_t r, const uint16_t *pick,
+                              const float *of_blocks, float *s)
+{
+    for (uint32_t p = t->from[r]; p < t->next[r]; p++)
+        s[p] = of_blocks[pick[p]];
+}
+
 /* ---- results ----------------------------------------------------------------------------------------- */
 
 /* Merges (m1, l1, b) into (*m, *l, a), vectors of head_dim padded to 16. */
@@ -121,6 +132,14 @@ static inline void merge(float *m, float *l, float *a, float m1, float l1, const
     v16 x0 = v_set1(c0), x1 = v_set1(c1);
     for (uint32_t d = 0; d < hd; d += 16)
         v_store(a + d, v_fma(v_load(b + d), x1, v_mul(v_load(a + d), x0)));
+}
+
+/* A chunk's result as merging takes it from memory, see DK_ATTN_PART. */
+static inline void put_part(float *part, float m, float l, const float *a, uint32_t hd)
+{
+    part[0] = m;
+    part[1] = l;
+    memcpy(part + 16, a, hd * sizeof *a);
 }
 
 static inline void divide(float *out, const float *a, float l, uint32_t hd)

@@ -143,12 +143,8 @@ static void scores_tail(const struct tile *t, uint32_t r0, uint32_t p0)
             w->kb[tails.n_blocks + b] = w->kb[0];
         scores(t, tails.first * nh, (tails.end - tails.first) * nh, w->kb, tails.n_blocks, w->u);
         for (uint32_t i = tails.first; i < tails.end; i++)
-            for (uint32_t h = 0; h < nh; h++) {
-                float *s = w->s + (i * nh + h) * S_STRIDE;
-                const float *u = w->u + (i * nh + h) * S_STRIDE;
-                for (uint32_t p = tails.from[i]; p < tails.next[i]; p++)
-                    s[p] = u[w->pick[i][p]];
-            }
+            for (uint32_t q = i * nh; q < (i + 1) * nh; q++)
+                tails_pick(&tails, i, w->pick[i], w->u + q * S_STRIDE, w->s + q * S_STRIDE);
     }
 }
 
@@ -189,9 +185,7 @@ static void finish_chunk(const struct tile *t, uint32_t r, uint32_t h, uint32_t 
     }
     float *o = t->part + p0 / DK_ATTN_CHUNK * t->part_chunk + r * t->part_row +
                (size_t)h * DK_ATTN_PART(hd);
-    o[0] = w->m_new[j];
-    o[1] = w->l_new[j];
-    memcpy(o + 16, a, hd * sizeof *a);
+    put_part(o, w->m_new[j], w->l_new[j], a, hd);
 }
 
 /* What is read behind this chunk's V: the next chunk's K, or that of the next group of heads. */
@@ -248,7 +242,7 @@ static void one_chunk(const struct tile *t, uint32_t r0, uint32_t p0)
         const struct dk_attn_row *row = &t->rows[r];
         uint32_t n = seen(row, p0), k = 0;
         for (uint32_t p = p0 + shared; p < p0 + n; p++, k++) {
-            uint32_t slot = slot_of(row, p);
+            uint32_t slot = dk_attn_slot(row, p);
             w->vb[k] = kv_ptr(t, t->kv->v, slot / DK_KV_BLOCK, slot % DK_KV_BLOCK);
         }
         for (uint32_t i = 0; i < T_AHEAD; i++)
@@ -296,10 +290,8 @@ static void run_tiles(struct tile *t, const struct dk_attn_row *rows, uint32_t n
         t->kv_head = h / group;
         uint32_t most = TILE / t->n_heads;
         for (uint32_t r = 0; r < n_rows; r += t->n_rows) {
-            for (t->n_rows = 1; t->n_rows < most && r + t->n_rows < n_rows &&
-                                rows[r + t->n_rows].blocks == rows[r].blocks;)
-                t->n_rows++;
             t->rows = rows + r;
+            t->n_rows = rows_together(t->rows, n_rows - r < most ? n_rows - r : most);
             t->part = part ? part + r * t->part_row + (size_t)h * DK_ATTN_PART(hd) : NULL;
             run_tile(t, q + r * ldq + (size_t)h * hd, ldq,
                      out ? out + r * ldo + (size_t)h * hd : NULL, ldo, p0);
