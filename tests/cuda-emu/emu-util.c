@@ -30,6 +30,7 @@ void emu_open_library(void)
     const char *dir = getenv("top_builddir");
     (void)snprintf(library, sizeof(library), "%s/libdedit-cuda-emu.so", dir ? dir : ".");
     setenv("DEDIT_CUDA_EMU", library, 1);
+    setenv("DEDIT_CUBLASLT_LIBRARY", library, 1);
     void *h = dlopen(library, RTLD_NOW | RTLD_LOCAL), *p;
     if (!h) {
         (void)fprintf(stderr, "%s\n", dlerror());
@@ -46,26 +47,27 @@ void emu_fail(long n, int error, bool keep)
     fail_at(n, error, keep);
 }
 
-void emu_counts_now(struct emu_counts *ret)
+struct emu_counts emu_counts_now(void)
 {
-    count(ret);
+    struct emu_counts c;
+    count(&c);
+    return c;
 }
 
 uint64_t emu_replays(void)
 {
-    struct emu_counts c;
-    count(&c);
-    return c.replays;
+    return emu_counts_now().replays;
 }
 
 void emu_nothing_left(const char *what, long n)
 {
-    struct emu_counts c;
-    count(&c);
-    ck_assert_msg(c.blocks + c.pinned + c.streams + c.events + c.graphs == 0,
-                  "%s, call %ld: %lu blocks, %lu pinned, %lu streams, %lu events, %lu graphs stay",
+    const struct emu_counts c = emu_counts_now();
+    ck_assert_msg(c.blocks + c.pinned + c.streams + c.events + c.graphs + c.blas == 0,
+                  "%s, call %ld: %lu blocks, %lu pinned, %lu streams, %lu events, %lu graphs, %lu "
+                  "objects of cuBLASLt stay",
                   what, n, (unsigned long)c.blocks, (unsigned long)c.pinned,
-                  (unsigned long)c.streams, (unsigned long)c.events, (unsigned long)c.graphs);
+                  (unsigned long)c.streams, (unsigned long)c.events, (unsigned long)c.graphs,
+                  (unsigned long)c.blas);
 }
 
 /* ---- models --------------------------------------------------------------------------------------- */

@@ -9,13 +9,13 @@
 #include "engine/engine.h"
 #include "tests/cuda-emu/emu.h"
 
-/* Opens libdedit-cuda-emu.so of the build and lets "emu" name it; ends the program where it cannot. */
+/* Opens libdedit-cuda-emu.so of the build and lets "emu" name it, which holds cuBLASLt, too; ends the program where it cannot. */
 void emu_open_library(void);
 /* emu_fail_at() and emu_count() of the library; n -1: no call fails any more. */
 void emu_fail(long n, int error, bool keep);
-void emu_counts_now(struct emu_counts *ret);
+struct emu_counts emu_counts_now(void);
 uint64_t emu_replays(void); /* of graphs, so far */
-/* Fails the test where the backend has kept a block, a stream, an event or a graph. */
+/* Fails the test where the backend has kept a block, a stream, an event, a graph or something of cuBLASLt. */
 void emu_nothing_left(const char *what, long n);
 
 /* A model on the device, with graphs or without. */

@@ -4,14 +4,13 @@
  * results are near the CPU's and repeat, as launches and as graphs; what fails is an error and leaves
  * nothing; without the library a device that was named refuses, and one that was found computes strictly.
  */
-#include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/engine.h"
-#include "tests/cuda-emu/emu.h"
+#include "tests/cuda-emu/emu-util.h"
 #include "tests/unit/engine-util.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/util.h"
@@ -23,9 +22,6 @@ static const char *models[3]; /* BF16, F16, F32 */
  * activations in each of some 20 products comes to this through random layers; kernels have exact bounds. */
 static const double near[] = {0.025, 0.0026, 1.5e-6};
 
-static void (*fail_at)(long, int, int);
-static void (*count)(struct emu_counts *);
-
 static struct engine_config fast_config(void)
 {
     struct engine_config c = test_engine_config();
@@ -35,45 +31,19 @@ static struct engine_config fast_config(void)
     return c;
 }
 
-static uint64_t blas_objects(void)
-{
-    struct emu_counts c;
-    count(&c);
-    return c.blas;
-}
-
-static float *floats(size_t n)
-{
-    float *p = malloc(n * sizeof(*p));
-    ck_assert_ptr_nonnull(p);
-    for (size_t i = 0; i < n; i++)
-        p[i] = -12345.0f;
-    return p;
-}
-
 /* Logits of N tokens, fed in chunks. */
 static float *feed(struct engine *e, size_t chunk)
 {
     const struct model_config *m = engine_model_config(e);
     struct error err = {0};
     uint32_t tokens[N];
-    float *logits = floats((size_t)N * m->vocab_size);
+    float *logits = emu_floats((size_t)N * m->vocab_size);
     struct seq *s = NULL;
     test_tokens(7, m->vocab_size, tokens, N);
     ck_ok(engine_seq_new(e, &s, &err), &err);
     test_feed(e, s, tokens, N, chunk, logits, NULL, 0, NULL);
     engine_seq_free(e, s);
     return logits;
-}
-
-static void nothing_left(long n)
-{
-    struct emu_counts c;
-    count(&c);
-    ck_assert_msg(c.blocks + c.pinned + c.streams + c.events + c.graphs + c.blas == 0,
-                  "call %ld: %lu blocks, %lu streams, %lu graphs, %lu objects of cuBLASLt stay", n,
-                  (unsigned long)c.blocks, (unsigned long)c.streams, (unsigned long)c.graphs,
-                  (unsigned long)c.blas);
 }
 
 static void close_to(const char *what, const float *got, const float *want, size_t n, double share)
@@ -98,7 +68,7 @@ START_TEST(near_the_cpu)
     const size_t n = (size_t)N * engine_model_config(cpu)->vocab_size;
     ck_assert_str_eq(engine_class(emu), "cuda-fast, kv f32");
     ck_assert_ptr_null(engine_device_note(emu));
-    ck_assert_uint_gt(blas_objects(), 0);
+    ck_assert_uint_gt(emu_counts_now().blas, 0);
     float *want = feed(cpu, N);
     static const size_t chunks[] = {N, 7, 1};
     for (size_t i = 0; i < sizeof(chunks) / sizeof(*chunks); i++) {
@@ -111,7 +81,7 @@ START_TEST(near_the_cpu)
     free(want);
     engine_free(cpu);
     engine_free(emu);
-    nothing_left(0);
+    emu_nothing_left("fast", 0);
 }
 END_TEST
 
@@ -127,9 +97,9 @@ START_TEST(graphs_same_bits)
     for (size_t i = 0; i < sizeof(chunks) / sizeof(*chunks); i++) {
         struct emu_counts before, after;
         float *want = feed(without, chunks[i]);
-        count(&before);
+        before = emu_counts_now();
         float *got = feed(with, chunks[i]);
-        count(&after);
+        after = emu_counts_now();
         ck_assert_uint_gt(after.replays, before.replays);
         test_floats_equal(models[_i], got, want, n);
         free(want);
@@ -137,7 +107,7 @@ START_TEST(graphs_same_bits)
     }
     engine_free(with);
     engine_free(without);
-    nothing_left(0);
+    emu_nothing_left("fast", 0);
 }
 END_TEST
 
@@ -169,7 +139,7 @@ START_TEST(requests)
     test_request_done(&again);
     test_engine_idle(e);
     engine_free(e);
-    nothing_left(0);
+    emu_nothing_left("fast", 0);
 }
 END_TEST
 
@@ -183,7 +153,7 @@ START_TEST(block_types)
     struct engine *emu = test_engine(path, &c);
     float *want = feed(cpu, N), *got = feed(emu, 9);
     ck_assert_str_eq(engine_class(emu), "exact, kv f32");
-    ck_assert_uint_eq(blas_objects(), 0);
+    ck_assert_uint_eq(emu_counts_now().blas, 0);
     test_floats_equal(path, got, want, (size_t)N * engine_model_config(cpu)->vocab_size);
     free(want);
     free(got);
@@ -211,7 +181,7 @@ START_TEST(without_the_library)
                                        "/nonexistent/libcublasLt.so.13"),
                   "%s", note ? note : "no note");
     engine_free(e);
-    nothing_left(0);
+    emu_nothing_left("fast", 0);
 }
 END_TEST
 
@@ -244,19 +214,19 @@ START_TEST(every_call_fails)
     for (; !loaded; n++) {
         struct engine *e = NULL;
         err = (struct error){0};
-        fail_at(n, n % 2 ? 2 : 999, 0);
+        emu_fail(n, n % 2 ? 2 : 999, false);
         loaded = engine_new(models[1], &c, NULL, NULL, &e, &err) == 0;
-        fail_at(-1, 0, 0);
+        emu_fail(-1, 0, false);
         ck_assert_msg(loaded || strstr(err.msg, "cudaError") || strstr(err.msg, "CUBLAS_STATUS"),
                       "call %ld: %s", n, err.msg);
         engine_free(e);
-        nothing_left(n);
+        emu_nothing_left("fast", n);
         ck_assert_int_lt(n, 2000);
     }
     ck_assert_int_gt(n, 100);
     struct engine *e = test_engine(models[1], &c);
     const size_t vocab = engine_model_config(e)->vocab_size;
-    float *want = floats(vocab), *got = floats(vocab);
+    float *want = emu_floats(vocab), *got = emu_floats(vocab);
     const uint32_t token = 3;
     unsigned failed = 0;
     for (long i = -1; i < 200; i++) {
@@ -264,9 +234,9 @@ START_TEST(every_call_fails)
         ck_ok(engine_seq_new(e, &s, &err), &err);
         struct engine_feed f = {
             .seq = s, .tokens = &token, .n = 1, .logits = i < 0 ? want : got, .n_logits = 1};
-        fail_at(i, 999, 0);
+        emu_fail(i, 999, false);
         int r = engine_feed(e, &f, 1, NULL, 0, &err);
-        fail_at(-1, 0, 0);
+        emu_fail(-1, 0, false);
         failed += r < 0;
         if (r == 0 && i >= 0)
             test_floats_equal("a step", got, want, vocab);
@@ -274,38 +244,15 @@ START_TEST(every_call_fails)
     }
     ck_assert_uint_gt(failed, 5);
     engine_free(e);
-    nothing_left(n);
+    emu_nothing_left("fast", n);
     free(want);
     free(got);
 }
 END_TEST
 
-static void *symbol(void *h, const char *name)
-{
-    void *p = dlsym(h, name);
-    if (!p) {
-        (void)fprintf(stderr, "%s\n", dlerror());
-        exit(99);
-    }
-    return p;
-}
-
 int main(void)
 {
-    static char library[4096];
-    const char *dir = getenv("top_builddir");
-    (void)snprintf(library, sizeof(library), "%s/libdedit-cuda-emu.so", dir ? dir : ".");
-    setenv("DEDIT_CUDA_EMU", library, 1);
-    setenv("DEDIT_CUBLASLT_LIBRARY", library, 1);
-    void *h = dlopen(library, RTLD_NOW | RTLD_LOCAL), *p;
-    if (!h) {
-        (void)fprintf(stderr, "%s\n", dlerror());
-        return 99;
-    }
-    p = symbol(h, "emu_fail_at");
-    memcpy(&fail_at, &p, sizeof(fail_at));
-    p = symbol(h, "emu_count");
-    memcpy(&count, &p, sizeof(count));
+    emu_open_library();
     static const enum fixture_dtype dtypes[] = {FIXTURE_BF16, FIXTURE_F16, FIXTURE_F32};
     static const enum fixture_family families[] = {FIXTURE_LLAMA, FIXTURE_QWEN2, FIXTURE_QWEN3};
     for (unsigned i = 0; i < 3; i++) {

@@ -4,7 +4,6 @@
  * for every combination of parameters, and what plain decoding on the CPU gives, whoever else is in the
  * batch; of the logits nothing is copied.
  */
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +11,7 @@
 #include "base/alloc.h"
 #include "engine/engine_internal.h"
 #include "engine/sampler_internal.h"
-#include "tests/cuda-emu/emu.h"
+#include "tests/cuda-emu/emu-util.h"
 #include "tests/unit/engine-util.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/util.h"
@@ -24,26 +23,6 @@
 #define PARTS  4   /* in which the combinations are tried */
 
 static const char *model;
-static void (*fail_at)(long, int, int);
-static void (*count)(struct emu_counts *);
-
-static void *symbol(void *h, const char *name)
-{
-    void *p = dlsym(h, name);
-    if (!p) {
-        (void)fprintf(stderr, "%s\n", dlerror());
-        exit(99);
-    }
-    return p;
-}
-
-static struct emu_counts counts(void)
-{
-    struct emu_counts c;
-    count(&c);
-    return c;
-}
-
 static struct engine *open_on(const char *device)
 {
     struct engine_config c = test_engine_config();
@@ -196,9 +175,10 @@ static void check_batch(struct scene *x, uint32_t first, uint32_t n_draws)
                                      .ret = x->choices + k * EACH};
     }
     const uint32_t rows = n_draws * EACH;
-    const uint64_t before = counts().bytes_out;
+    const uint64_t before = emu_counts_now().bytes_out;
     ck_ok(run(x, rows, draws, n_draws, &err), &err);
-    ck_assert_uint_eq(counts().bytes_out - before, (uint64_t)rows * (logprobs ? 16 + 4 + 160 : 16));
+    ck_assert_uint_eq(emu_counts_now().bytes_out - before,
+                      (uint64_t)rows * (logprobs ? 16 + 4 + 160 : 16));
     for (uint32_t k = 0; k < n_draws; k++) {
         for (uint32_t i = 0; i < EACH; i++)
             check_row(x, &draws[k], s[k], i, first + k);
@@ -209,7 +189,7 @@ static void check_batch(struct scene *x, uint32_t first, uint32_t n_draws)
 START_TEST(every_combination)
 {
     struct scene x = new_scene();
-    const uint64_t before = counts().replays;
+    const uint64_t before = emu_counts_now().replays;
     const uint32_t end = COMBINATIONS / PARTS * ((uint32_t)_i + 1);
     for (uint32_t at = COMBINATIONS / PARTS * (uint32_t)_i, turn = 0, n; at < end;
          at += n, turn++) {
@@ -217,7 +197,7 @@ START_TEST(every_combination)
         n = n < end - at ? n : end - at;
         check_batch(&x, at, n);
     }
-    ck_assert_uint_gt(counts().replays, before);
+    ck_assert_uint_gt(emu_counts_now().replays, before);
     free_scene(&x);
 }
 END_TEST
@@ -237,9 +217,9 @@ START_TEST(some_rows)
             if (i == 0 || i == 1 || i == 7 || i == 9)
                 x.e->rows[i].logits = got[k++];
         struct fwd_batch b = {.n_rows = 10, .rows = x.e->rows, .draws = &d, .n_draws = 1};
-        const uint64_t before = counts().bytes_out;
+        const uint64_t before = emu_counts_now().bytes_out;
         ck_ok(x.e->space.backend->forward(x.e->space.model, &b, &err), &err);
-        ck_assert_uint_ge(counts().bytes_out - before, sizeof(got));
+        ck_assert_uint_ge(emu_counts_now().bytes_out - before, sizeof(got));
         for (uint32_t i = 0; i < EACH; i++)
             check_row(&x, &d, s, i, 7);
         test_floats_equal("row 0", got[0], x.logits, FIXTURE_VOCAB);
@@ -333,9 +313,9 @@ START_TEST(every_call_fails)
     int r = -1;
     for (long i = 0; r < 0; i++) {
         err = (struct error){0};
-        fail_at(i, 999, 0);
+        emu_fail(i, 999, false);
         r = run(&x, EACH, &d, 1, &err);
-        fail_at(-1, 0, 0);
+        emu_fail(-1, 0, false);
         ck_assert_msg(r == 0 || strstr(err.msg, "cudaError"), "call %ld: %s", i, err.msg);
         ck_assert_int_lt(i, 500);
     }
@@ -378,7 +358,7 @@ static uint64_t all_at_once(struct engine *emu)
         prompt[i] = i * 11 % 96; /* the words of the fitted pair */
     c.device = "cpu";
     struct engine *cpu = test_engine(test_path("tests/golden/drafter/target"), &c);
-    const uint64_t before = counts().bytes_out;
+    const uint64_t before = emu_counts_now().bytes_out;
     for (uint32_t i = 0; i < METHODS; i++) {
         struct engine_request q = request_of(i, prompt, DRAFT_AR);
         test_generate(cpu, &q, &want[i]);
@@ -394,7 +374,7 @@ static uint64_t all_at_once(struct engine *emu)
     }
     test_engine_idle(emu);
     engine_free(cpu);
-    return counts().bytes_out - before;
+    return emu_counts_now().bytes_out - before;
 }
 
 static struct engine *open_pair(void)
@@ -430,10 +410,10 @@ START_TEST(sixteen_bytes)
     q.sampling.temperature = 1;
     q.sampling.ignore_eos = true;
     q.drafting.method = DRAFT_AR;
-    const struct emu_counts before = counts();
+    const struct emu_counts before = emu_counts_now();
     test_generate(e, &q, &t);
-    ck_assert_uint_eq(counts().bytes_out - before.bytes_out, 12 * 16);
-    ck_assert_uint_eq(counts().waits - before.waits, 12);
+    ck_assert_uint_eq(emu_counts_now().bytes_out - before.bytes_out, 12 * 16);
+    ck_assert_uint_eq(emu_counts_now().waits - before.waits, 12);
     test_request_done(&t);
     engine_free(e);
 }
@@ -441,19 +421,7 @@ END_TEST
 
 int main(void)
 {
-    static char library[4096];
-    const char *dir = getenv("top_builddir");
-    (void)snprintf(library, sizeof(library), "%s/libdedit-cuda-emu.so", dir ? dir : ".");
-    setenv("DEDIT_CUDA_EMU", library, 1);
-    void *h = dlopen(library, RTLD_NOW | RTLD_LOCAL), *p;
-    if (!h) {
-        (void)fprintf(stderr, "%s\n", dlerror());
-        return 99;
-    }
-    p = symbol(h, "emu_fail_at");
-    memcpy(&fail_at, &p, sizeof(fail_at));
-    p = symbol(h, "emu_count");
-    memcpy(&count, &p, sizeof(count));
+    emu_open_library();
     struct fixture f = fixture_random(17);
     f.poison = true;
     model = fixture_write(&f);

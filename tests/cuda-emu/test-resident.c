@@ -3,39 +3,18 @@
  * What stays on the device, on the emulated one: the target's taps reach the drafter's K/V there, with the
  * bits that they have by way of the host, and nothing of them is copied.
  */
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/drafter.h"
 #include "engine/engine_internal.h"
-#include "tests/cuda-emu/emu.h"
+#include "tests/cuda-emu/emu-util.h"
 #include "tests/unit/engine-util.h"
 #include "tests/unit/util.h"
 
 #define N 90u /* positions of a text; more than a graph takes at once */
 #define W 8u
-
-static void (*fail_at)(long, int, int);
-static void (*count)(struct emu_counts *);
-
-static void *symbol(void *h, const char *name)
-{
-    void *p = dlsym(h, name);
-    if (!p) {
-        (void)fprintf(stderr, "%s\n", dlerror());
-        exit(99);
-    }
-    return p;
-}
-
-static struct emu_counts counts(void)
-{
-    struct emu_counts c;
-    count(&c);
-    return c;
-}
 
 static float *floats(size_t n)
 {
@@ -147,10 +126,10 @@ static void same_as_host(const size_t *chunks, size_t n_chunks)
         for (size_t i = 0; at < N; i++) {
             uint32_t rows = (uint32_t)chunks[i % n_chunks];
             rows = rows < N - at ? rows : N - at;
-            const struct emu_counts before = counts();
+            const struct emu_counts before = emu_counts_now();
             ck_ok(feed(all[k], at, rows, i % 2 ? logits : NULL, &err), &err);
             ck_ok(inject(all[k], at, rows, &err), &err);
-            const uint64_t out = counts().bytes_out - before.bytes_out;
+            const uint64_t out = emu_counts_now().bytes_out - before.bytes_out;
             const uint64_t taps = rows * row_floats(all[k]->e) * sizeof(float);
             const uint64_t wanted = i % 2 ? vocab * sizeof(float) : 0;
             ck_assert_uint_eq(out, k == 0 ? wanted : k == 1 ? wanted + taps : 0);
@@ -171,9 +150,9 @@ static void same_as_host(const size_t *chunks, size_t n_chunks)
 START_TEST(taps_stay)
 {
     static const size_t few[] = {7}, some[] = {1, 5, 64}, many[] = {N};
-    uint64_t before = counts().replays;
+    uint64_t before = emu_counts_now().replays;
     same_as_host(few, 1);
-    ck_assert_uint_gt(counts().replays, before);
+    ck_assert_uint_gt(emu_counts_now().replays, before);
     same_as_host(some, 3);
     same_as_host(many, 1);
 }
@@ -232,10 +211,10 @@ START_TEST(every_call_fails)
     unsetenv("DEDIT_CUDA_GRAPHS");
     for (long i = 0; r < 0; i++) {
         err = (struct error){0};
-        fail_at(i, 999, 0);
+        emu_fail(i, 999, false);
         r = feed(&t, 0, 6, NULL, &err);
         r = r < 0 ? r : inject(&t, 0, 6, &err);
-        fail_at(-1, 0, 0);
+        emu_fail(-1, 0, false);
         ck_assert_msg(r == 0 || strstr(err.msg, "cudaError"), "call %ld: %s", i, err.msg);
         ck_assert_int_lt(i, 500);
     }
@@ -245,25 +224,14 @@ START_TEST(every_call_fails)
     free(b);
     free_text(&t);
     free_text(&want);
-    ck_assert_uint_eq(counts().blocks + counts().pinned + counts().graphs, 0);
+    ck_assert_uint_eq(emu_counts_now().blocks + emu_counts_now().pinned + emu_counts_now().graphs,
+                      0);
 }
 END_TEST
 
 int main(void)
 {
-    static char library[4096];
-    const char *dir = getenv("top_builddir");
-    (void)snprintf(library, sizeof(library), "%s/libdedit-cuda-emu.so", dir ? dir : ".");
-    setenv("DEDIT_CUDA_EMU", library, 1);
-    void *h = dlopen(library, RTLD_NOW | RTLD_LOCAL), *p;
-    if (!h) {
-        (void)fprintf(stderr, "%s\n", dlerror());
-        return 99;
-    }
-    p = symbol(h, "emu_fail_at");
-    memcpy(&fail_at, &p, sizeof(fail_at));
-    p = symbol(h, "emu_count");
-    memcpy(&count, &p, sizeof(count));
+    emu_open_library();
 
     Suite *s = suite_create("cuda-resident");
     TCase *t = test_case(s, "taps");
