@@ -25,7 +25,7 @@ struct check {
     const struct dcu_api *api;
     struct dcu_device device;
     bool tiny, blas; /* blas: cuBLASLt is there */
-    double peak; /* bytes per second; 0: unknown */
+    double peak;     /* bytes per second; 0: unknown */
     FILE *matrix, *steps;
     unsigned n_failed, n_done;
 };
@@ -92,35 +92,61 @@ static double difference(const float *a, const float *b, size_t n)
     return d;
 }
 
+/* A random model on either side, and room for its logits. */
+struct pair {
+    uint32_t n, vocab; /* positions */
+    size_t size;
+    /* Two of the same bytes: a random model's are gone once they were packed. */
+    struct model_file *f, *g;
+    struct backend_model *cpu, *gpu;
+    float *want, *got;
+};
+
+static void pair_close(struct pair *p)
+{
+    backend_cuda.free(p->gpu);
+    backend_cpu.free(p->cpu);
+    model_file_free(p->f);
+    model_file_free(p->g);
+    mem_free(p->want);
+    mem_free(p->got);
+}
+
+/* p->want are the CPU's logits.  To be closed, whatever comes back. */
+static int pair_open(const struct check *k, enum dk_type type, const struct backend_options *og,
+                     struct pair *p, struct error *err)
+{
+    struct backend_options oc = options(k, false, true);
+    *p = (struct pair){.n = k->tiny ? 20 : 300, .vocab = 512};
+    p->size = (size_t)p->n * p->vocab;
+    p->want = mem_array(p->size, sizeof(*p->want));
+    p->got = mem_array(p->size, sizeof(*p->got));
+    int r = p->want && p->got ? random_model_new("tiny", type, 0, &p->f, err) : ERR_NOMEM(err);
+    if (r == 0)
+        r = random_model_new("tiny", type, 0, &p->g, err);
+    if (r == 0)
+        r = backend_cpu.load(p->f, &oc, NULL, NULL, &p->cpu, err);
+    if (r == 0)
+        r = backend_cuda.load(p->g, og, NULL, NULL, &p->gpu, err);
+    return r < 0 ? r : feed(&backend_cpu, p->cpu, p->vocab, p->n, 64, p->want, err);
+}
+
 /* One type in one class: the device's chunks against each other, and, in the CPU's class, against it. */
 static int one_type(struct check *k, enum dk_type type, bool exact, struct error *err)
 {
     static const uint32_t chunks[] = {64, 7, 1};
-    const uint32_t n = k->tiny ? 20 : 300, vocab = 512;
-    const size_t size = (size_t)n * vocab;
-    /* Two of the same bytes: a random model's are gone once they were packed. */
-    struct model_file *f = NULL, *g = NULL;
-    struct backend_model *cpu = NULL, *gpu = NULL;
-    struct backend_options oc = options(k, false, true), og = options(k, true, exact);
-    float *want = mem_array(size, sizeof(*want)), *got = mem_array(size, sizeof(*got));
-    int r = want && got ? random_model_new("tiny", type, 0, &f, err) : ERR_NOMEM(err);
+    const struct backend_options og = options(k, true, exact);
     const char *class = "";
+    struct pair p;
+    int r = pair_open(k, type, &og, &p, err);
     if (r == 0)
-        r = random_model_new("tiny", type, 0, &g, err);
-    if (r == 0)
-        r = backend_cpu.load(f, &oc, NULL, NULL, &cpu, err);
-    if (r == 0)
-        r = backend_cuda.load(g, &og, NULL, NULL, &gpu, err);
-    if (r == 0)
-        backend_cuda.describe(gpu, NULL, NULL, &class);
-    if (r == 0)
-        r = feed(&backend_cpu, cpu, vocab, n, 64, want, err);
+        backend_cuda.describe(p.gpu, NULL, NULL, &class);
     for (size_t i = 0; r == 0 && i < sizeof(chunks) / sizeof(*chunks); i++) {
         char what[64];
-        r = feed(&backend_cuda, gpu, vocab, n, chunks[i], got, err);
+        r = feed(&backend_cuda, p.gpu, p.vocab, p.n, chunks[i], p.got, err);
         if (r < 0)
             break;
-        double d = difference(got, want, size);
+        double d = difference(p.got, p.want, p.size);
         (void)snprintf(what, sizeof(what), "%s, %u rows",
                        exact ? "as the CPU"
                        : i   ? "as 64 rows"
@@ -128,54 +154,32 @@ static int one_type(struct check *k, enum dk_type type, bool exact, struct error
                        chunks[i]);
         if (!exact && i == 0) {
             verdict(k, type, class, what, d < 0.01, d);
-            memcpy(want, got, size * sizeof(*want));
+            memcpy(p.want, p.got, p.size * sizeof(*p.want));
         } else {
-            verdict(k, type, class, what, memcmp(got, want, size * sizeof(*want)) == 0, d);
+            verdict(k, type, class, what, memcmp(p.got, p.want, p.size * sizeof(*p.want)) == 0, d);
         }
     }
-    backend_cuda.free(gpu);
-    backend_cpu.free(cpu);
-    model_file_free(f);
-    model_file_free(g);
-    mem_free(want);
-    mem_free(got);
+    pair_close(&p);
     return r;
 }
 
 /* Float weights by cuBLASLt: near the CPU, and the same bits again. */
 static int one_fast(struct check *k, enum dk_type type, struct error *err)
 {
-    const uint32_t n = k->tiny ? 20 : 300, vocab = 512;
-    const size_t size = (size_t)n * vocab;
-    struct model_file *f = NULL, *g = NULL;
-    struct backend_model *cpu = NULL, *gpu = NULL;
-    struct backend_options oc = options(k, false, true), og = options(k, true, false);
-    float *want = mem_array(size, sizeof(*want)), *got = mem_array(size, sizeof(*got));
-    int r = want && got ? random_model_new("tiny", type, 0, &f, err) : ERR_NOMEM(err);
+    struct backend_options og = options(k, true, false);
+    struct pair p;
     og.fast = true;
-    if (r == 0)
-        r = random_model_new("tiny", type, 0, &g, err);
-    if (r == 0)
-        r = backend_cpu.load(f, &oc, NULL, NULL, &cpu, err);
-    if (r == 0)
-        r = backend_cuda.load(g, &og, NULL, NULL, &gpu, err);
-    if (r == 0)
-        r = feed(&backend_cpu, cpu, vocab, n, 64, want, err);
+    int r = pair_open(k, type, &og, &p, err);
     for (unsigned i = 0; i < 2 && r == 0; i++) {
-        r = feed(&backend_cuda, gpu, vocab, n, 64, got, err);
+        r = feed(&backend_cuda, p.gpu, p.vocab, p.n, 64, p.got, err);
         if (r < 0)
             break;
-        double d = difference(got, want, size);
-        bool ok = i ? memcmp(got, want, size * sizeof(*want)) == 0 : d < 0.1;
+        double d = difference(p.got, p.want, p.size);
+        bool ok = i ? memcmp(p.got, p.want, p.size * sizeof(*p.want)) == 0 : d < 0.1;
         verdict(k, type, "cuda-fast", i ? "again, 64 rows" : "near the CPU, 64 rows", ok, d);
-        memcpy(want, got, size * sizeof(*want));
+        memcpy(p.want, p.got, p.size * sizeof(*p.want));
     }
-    backend_cuda.free(gpu);
-    backend_cpu.free(cpu);
-    model_file_free(f);
-    model_file_free(g);
-    mem_free(want);
-    mem_free(got);
+    pair_close(&p);
     return r;
 }
 
