@@ -122,7 +122,8 @@ tests_unit_test_methods_SOURCES = %D%/unit/test-methods.c $(engine_fixtures)
 tests_unit_test_methods_LDADD = $(engine_test_libs) -lm
 
 check_PROGRAMS += %D%/unit/test-drafted-bytes
-tests_unit_test_drafted_bytes_SOURCES = %D%/unit/test-drafted-bytes.c %D%/unit/fake-drafter.c \
+test_record = %D%/unit/record.c %D%/unit/record.h
+tests_unit_test_drafted_bytes_SOURCES = %D%/unit/test-drafted-bytes.c $(test_record) %D%/unit/fake-drafter.c \
 	%D%/unit/fake-drafter.h $(engine_fixtures)
 tests_unit_test_drafted_bytes_LDADD = $(engine_test_libs) -lm
 

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
 #include "engine/engine_internal.h"
 #include "tests/unit/engine-util.h"
+#include "tests/unit/record.h"
 #include "tests/unit/util.h"
 
 enum { PROMPTS = 4, MAX_PROMPT = 24, TEMPERATURES = 3, OUT = 30, CROWD = 6, MOST_BATCHES = 24 };
@@ -113,97 +113,12 @@ static struct engine *open_engine(enum place place)
     return e;
 }
 
-/* ---- what a request gave ------------------------------------------------------------------------ */
-
-struct output {
-    struct request *r;
-    uint32_t ids[OUT], n;
-    char text[512];
-    size_t text_len;
-    uint64_t logprobs; /* fingerprint of all entries */
-    enum finish_reason reason;
-    bool finished;
-    struct engine_usage usage;
-    struct proposal verified; /* in the round whose tokens come next */
-    uint32_t branches;        /* nodes taken that were not the first child */
-};
-
-static void add_text(struct output *o, const char *s, size_t n)
-{
-    ck_fast(o->text_len + n <= sizeof(o->text));
-    memcpy(o->text + o->text_len, s, n);
-    o->text_len += n;
-}
-
-static void count_branches(struct output *o, const struct engine_token *t, size_t n)
-{
-    int at = -1;
-    for (size_t i = 0; i < n; i++) {
-        const int next = proposal_child(&o->verified, at, t[i].id);
-        if (next < 0)
-            return;
-        for (int k = at + 1; k < next; k++)
-            if (o->verified.parent[k] == at) {
-                o->branches++;
-                break;
-            }
-        at = next;
-    }
-}
-
-static int on_tokens(void *arg, struct request *r, const struct engine_token *t, size_t n)
-{
-    struct output *o = arg;
-    (void)r;
-    count_branches(o, t, n);
-    o->verified.n = 0;
-    for (size_t i = 0; i < n; i++) {
-        ck_fast(o->n < OUT);
-        o->ids[o->n++] = t[i].id;
-        add_text(o, t[i].text, t[i].text_len);
-        for (uint32_t k = 0; k < t[i].n_logprobs; k++)
-            o->logprobs = hash_bytes(&t[i].logprobs[k], sizeof(t[i].logprobs[k]), o->logprobs);
-    }
-    return 0;
-}
-
-static void on_round(void *arg, struct request *r, const struct engine_round *round)
-{
-    struct output *o = arg;
-    (void)r;
-    o->verified = *round->proposal;
-}
-
-static void on_finished(void *arg, struct request *r, const struct engine_finish *f)
-{
-    struct output *o = arg;
-    (void)r;
-    ck_assert_msg(!f->error, "%s", f->error ? f->error->msg : "");
-    o->finished = true;
-    o->reason = f->reason;
-    o->usage = f->usage;
-    add_text(o, f->text, f->text_len);
-}
-
-static void compare(const struct output *a, const struct output *b, const char *what)
-{
-    ck_assert_msg(a->finished && a->n == b->n && a->reason == b->reason,
-                  "%s: %u tokens and %s, wanted %u and %s", what, a->n,
-                  finish_reason_name(a->reason), b->n, finish_reason_name(b->reason));
-    for (uint32_t i = 0; i < a->n; i++)
-        ck_assert_msg(a->ids[i] == b->ids[i], "%s: token %u is %u, wanted %u", what, i, a->ids[i],
-                      b->ids[i]);
-    ck_assert_msg(a->text_len == b->text_len && !memcmp(a->text, b->text, a->text_len),
-                  "%s: other text", what);
-    ck_assert_msg(a->logprobs == b->logprobs, "%s: other log-probabilities", what);
-}
-
 /* ---- prompts and parameters ---------------------------------------------------------------------- */
 
 /* Two short prompts, for the tight pool, and two that share their first block. */
 static const uint32_t n_prompt[PROMPTS] = {13, 15, 20, 23}, n_out[PROMPTS] = {30, 30, 16, 16};
 static uint32_t prompts[PROMPTS][MAX_PROMPT], vocab;
-static struct output want[PROMPTS][TEMPERATURES];
+static struct test_record want[PROMPTS][TEMPERATURES];
 static uint64_t state;
 
 static uint32_t rnd(uint32_t below)
@@ -230,7 +145,7 @@ static void make_prompts(void)
     json_decref(d);
 }
 
-static struct engine_request request_of(uint32_t p, uint32_t t, struct output *o)
+static struct engine_request request_of(uint32_t p, uint32_t t, struct test_record *o)
 {
     struct engine_request q = {
         .prompt = prompts[p], .n_prompt = n_prompt[p], .want_tokens_text = true};
@@ -258,21 +173,21 @@ static struct engine_request request_of(uint32_t p, uint32_t t, struct output *o
     default:
         break;
     }
-    *o = (struct output){.n = 0};
-    q.sink = (struct engine_sink){
-        .tokens = on_tokens, .finished = on_finished, .round = on_round, .arg = o};
+    *o = (struct test_record){.most = OUT};
+    q.sink = test_record_sink(o);
     return q;
 }
 
-static void run_alone(struct engine *e, uint32_t p, uint32_t t, struct output *o)
+static void run_alone(struct engine *e, uint32_t p, uint32_t t, struct test_record *o)
 {
     struct error err = {0};
+    struct request *r = NULL;
     struct engine_request q = request_of(p, t, o);
     q.drafting.method = DRAFT_AR;
-    ck_ok(engine_submit(e, &q, &o->r, &err), &err);
+    ck_ok(engine_submit(e, &q, &r, &err), &err);
     while (!o->finished)
         ck_assert_int_ge(engine_step(e, &err), 0);
-    o->r = request_free(o->r);
+    request_free(r);
 }
 
 /* ---- the device against the CPU ------------------------------------------------------------------- */
@@ -305,7 +220,7 @@ static void logits_close(struct engine *emu, struct engine *cpu, uint32_t p, uin
  * shows it for each prompt; the matrix has it for each temperature. */
 static void make_wanted(struct engine *emu)
 {
-    static struct output alone;
+    static struct test_record alone;
     struct engine *cpu = open_engine(CPU);
     vocab = cpu->model->vocab_size;
     make_prompts();
@@ -317,7 +232,7 @@ static void make_wanted(struct engine *emu)
                 logits_close(emu, cpu, p, t);
             } else if (t == p % TEMPERATURES) {
                 run_alone(emu, p, t, &alone);
-                compare(&alone, &want[p][t], "alone on the device");
+                test_records_equal(&alone, &want[p][t], "alone on the device");
             }
         }
     engine_free(cpu);
@@ -326,7 +241,8 @@ static void make_wanted(struct engine *emu)
 /* ---- drafts ------------------------------------------------------------------------------------- */
 
 struct slot {
-    struct output out;
+    struct request *r;
+    struct test_record out;
     uint32_t p, t, way;
     struct draft_script script;
     struct draft_script_round rounds[OUT];
@@ -378,7 +294,7 @@ static void submit(struct engine *e, struct slot *s)
         write_script(s);
         d->script = &s->script;
     }
-    ck_ok(engine_submit(e, &q, &s->out.r, &err), &err);
+    ck_ok(engine_submit(e, &q, &s->r, &err), &err);
 }
 
 /* ---- the matrix --------------------------------------------------------------------------------- */
@@ -444,7 +360,7 @@ static void check(struct slot *s, const char *where)
     struct cell *c = &cells[s->way][s->t];
     (void)snprintf(what, sizeof(what), "%s, %s: %s, prompt %u, temperature %d/10", world->what,
                    where, ways[s->way].name, s->p, (int)(temperatures[s->t] * 10 + 0.5f));
-    compare(&s->out, &want[s->p][s->t], what);
+    test_records_equal(&s->out, &want[s->p][s->t], what);
     ck_assert_uint_eq(d->committed + d->plain_rounds + d->prefill_tokens, n_out[s->p]);
     c->requests++;
     c->accepted += d->accepted;
@@ -452,7 +368,7 @@ static void check(struct slot *s, const char *where)
     c->branches += s->out.branches;
     c->preempted += s->out.usage.preemptions;
     c->hits += s->out.usage.cached_tokens > 0;
-    s->out.r = request_free(s->out.r);
+    s->r = request_free(s->r);
 }
 
 /* A request in the middle of its text gives its K/V away. */
@@ -461,7 +377,7 @@ static void preempt_one(struct engine *e)
     for (uint32_t i = 0; i < e->n_running; i++) {
         struct request *r = e->running[i];
         for (uint32_t k = 0; k < CROWD; k++)
-            if (slots[k].out.r == r && slots[k].out.n > 0 && r->usage.preemptions == 0 &&
+            if (slots[k].r == r && slots[k].out.n > 0 && r->usage.preemptions == 0 &&
                 !cells[slots[k].way][slots[k].t].preempted) {
                 request_preempt(r);
                 return;

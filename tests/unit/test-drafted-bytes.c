@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
 #include "tests/unit/fake-drafter.h"
 #include "tests/unit/fixture.h"
+#include "tests/unit/record.h"
 #include "tests/unit/util.h"
 
 enum {
@@ -65,92 +65,6 @@ static const char *model_path(const struct weights *m)
     return fixture_write(&f);
 }
 
-/* ---- what a request gave ------------------------------------------------------------------------ */
-
-struct output {
-    uint32_t ids[OUT], n;
-    char text[1024];
-    size_t text_len;
-    uint64_t logprobs; /* fingerprint of all entries */
-    enum finish_reason reason;
-    bool finished;
-    struct engine_usage usage;
-    /* Of drafted rounds. */
-    struct proposal verified;
-    uint32_t branches; /* nodes taken that were not the first child */
-    uint32_t park_every, n_calls;
-};
-
-static void add_text(struct output *o, const char *s, size_t n)
-{
-    ck_fast(o->text_len + n <= sizeof(o->text));
-    memcpy(o->text + o->text_len, s, n);
-    o->text_len += n;
-}
-
-static void count_branches(struct output *o, const struct engine_token *t, size_t n)
-{
-    int at = -1;
-    for (size_t i = 0; i < n; i++) {
-        int next = proposal_child(&o->verified, at, t[i].id);
-        if (next < 0)
-            return;
-        for (int k = at + 1; k < next; k++)
-            if (o->verified.parent[k] == at) {
-                o->branches++;
-                break;
-            }
-        at = next;
-    }
-}
-
-static int on_tokens(void *arg, struct request *r, const struct engine_token *t, size_t n)
-{
-    struct output *o = arg;
-    (void)r;
-    count_branches(o, t, n);
-    o->verified.n = 0;
-    for (size_t i = 0; i < n; i++) {
-        ck_fast(o->n < OUT);
-        o->ids[o->n++] = t[i].id;
-        add_text(o, t[i].text, t[i].text_len);
-        for (uint32_t k = 0; k < t[i].n_logprobs; k++)
-            o->logprobs = hash_bytes(&t[i].logprobs[k], sizeof(t[i].logprobs[k]), o->logprobs);
-    }
-    o->n_calls++;
-    return o->park_every && o->n_calls % o->park_every == 0;
-}
-
-static void on_round(void *arg, struct request *r, const struct engine_round *round)
-{
-    struct output *o = arg;
-    (void)r;
-    o->verified = *round->proposal;
-}
-
-static void on_finished(void *arg, struct request *r, const struct engine_finish *f)
-{
-    struct output *o = arg;
-    (void)r;
-    ck_fast(!o->finished);
-    o->finished = true;
-    o->reason = f->reason;
-    o->usage = f->usage;
-    add_text(o, f->text, f->text_len);
-}
-
-static void compare(const struct output *a, const struct output *b, const char *what)
-{
-    ck_assert_msg(a->n == b->n && a->reason == b->reason, "%s: %u tokens and %s, wanted %u and %s",
-                  what, a->n, finish_reason_name(a->reason), b->n, finish_reason_name(b->reason));
-    for (uint32_t i = 0; i < a->n; i++)
-        ck_assert_msg(a->ids[i] == b->ids[i], "%s: token %u is %u, wanted %u", what, i, a->ids[i],
-                      b->ids[i]);
-    ck_assert_msg(a->text_len == b->text_len && !memcmp(a->text, b->text, a->text_len),
-                  "%s: other text", what);
-    ck_assert_msg(a->logprobs == b->logprobs, "%s: other log-probabilities", what);
-}
-
 /* ---- prompts and parameters ---------------------------------------------------------------------- */
 
 struct matrix {
@@ -159,7 +73,7 @@ struct matrix {
     uint32_t vocab;
     uint64_t seed, state; /* of the entry; of what is drawn next */
     uint32_t prompt[PROMPTS][MAX_PROMPT], n_prompt[PROMPTS];
-    struct output want[PROMPTS][SETS][TEMPERATURES];
+    struct test_record want[PROMPTS][SETS][TEMPERATURES];
     struct fake_text text[PROMPTS][SETS][TEMPERATURES];
     struct logit_bias bias[2];
     uint32_t stop_ids[2];
@@ -262,20 +176,19 @@ static void set_params(struct sampling_params *p, uint32_t set, uint32_t t)
     }
 }
 
-static struct engine_request request_of(uint32_t p, uint32_t set, uint32_t t, struct output *o)
+static struct engine_request request_of(uint32_t p, uint32_t set, uint32_t t, struct test_record *o)
 {
     struct engine_request q = {.prompt = x.prompt[p],
                                .n_prompt = x.n_prompt[p],
                                .skip_special = set % 2,
                                .want_tokens_text = true};
     set_params(&q.sampling, set, t);
-    *o = (struct output){.park_every = o->park_every};
-    q.sink = (struct engine_sink){
-        .tokens = on_tokens, .finished = on_finished, .round = on_round, .arg = o};
+    *o = (struct test_record){.most = OUT, .park_every = o->park_every};
+    q.sink = test_record_sink(o);
     return q;
 }
 
-static void run_alone(struct engine *e, struct engine_request *q, const struct output *o)
+static void run_alone(struct engine *e, struct engine_request *q, const struct test_record *o)
 {
     struct error err = {0};
     struct request *r = NULL;
@@ -294,7 +207,7 @@ static void make_wanted(void)
     c.dtype = x.m->converted;
     struct engine *e = test_engine(x.path, &c);
     make_prompts(e);
-    struct output first = {0};
+    struct test_record first = {0};
     struct engine_request q = request_of(0, 0, 1, &first);
     run_alone(e, &q, &first);
     x.bias[0] = (struct logit_bias){first.ids[3], -100};
@@ -306,7 +219,7 @@ static void make_wanted(void)
     for (uint32_t p = 0; p < PROMPTS; p++)
         for (uint32_t s = 0; s < SETS; s++)
             for (uint32_t t = 0; t < TEMPERATURES; t++) {
-                struct output *o = &x.want[p][s][t];
+                struct test_record *o = &x.want[p][s][t];
                 q = request_of(p, s, t, o);
                 run_alone(e, &q, o);
                 struct test_request plain = {.ids.len = o->n};
@@ -319,13 +232,13 @@ static void make_wanted(void)
 
 /* ---- drafts ------------------------------------------------------------------------------------- */
 
-static uint32_t truth(const struct output *o, uint32_t i)
+static uint32_t truth(const struct test_record *o, uint32_t i)
 {
     return i < o->n ? o->ids[i] : i % 200;
 }
 
 /* A path of the right tokens, wrong from somewhere on. */
-static void write_chain(const struct output *o, uint32_t at, uint32_t w, struct proposal *p)
+static void write_chain(const struct test_record *o, uint32_t at, uint32_t w, struct proposal *p)
 {
     uint32_t bad = rnd(3) ? rnd(w + 1) : w;
     for (uint32_t i = 0; i < w; i++)
@@ -333,7 +246,7 @@ static void write_chain(const struct output *o, uint32_t at, uint32_t w, struct 
 }
 
 /* The right path among wrong siblings, before it and behind it. */
-static void write_tree(const struct output *o, uint32_t at, uint32_t w, struct proposal *p)
+static void write_tree(const struct test_record *o, uint32_t at, uint32_t w, struct proposal *p)
 {
     int path = -1;
     for (uint32_t depth = 0; p->n < w; depth++) {
@@ -349,7 +262,7 @@ static void write_tree(const struct output *o, uint32_t at, uint32_t w, struct p
 
 struct slot {
     struct request *r;
-    struct output out;
+    struct test_record out;
     uint32_t p, set, t;
     enum way way;
     struct draft_script script;
@@ -360,7 +273,7 @@ static struct slot slots[BATCH];
 
 static void draft(struct slot *s, struct drafting_params *d)
 {
-    const struct output *o = &x.want[s->p][s->set][s->t];
+    const struct test_record *o = &x.want[s->p][s->set][s->t];
     const uint32_t w = 1 + rnd(rnd(4) ? 9 : 60);
     d->want_rounds = true;
     switch (s->way) {
@@ -434,7 +347,7 @@ static void check(struct slot *s, uint32_t world)
                    x.path, world, way_names[s->way], s->p, s->set,
                    (int)(temperatures[s->t] * 10 + 0.5f));
     ck_assert_msg(s->out.finished, "%s: not finished", what);
-    compare(&s->out, &x.want[s->p][s->set][s->t], what);
+    test_records_equal(&s->out, &x.want[s->p][s->set][s->t], what);
     const struct engine_drafting *d = &s->out.usage.drafting;
     ck_assert_uint_eq(d->committed + d->plain_rounds + d->prefill_tokens, s->out.n);
     x.cell[s->way][s->t].requests++;
@@ -603,7 +516,7 @@ START_TEST(default_model)
         ;
     for (uint32_t i = 0; i < n; i++) {
         struct slot *s = &slots[i];
-        compare(&s->out, &x.want[s->p][0][s->t], way_names[s->way]);
+        test_records_equal(&s->out, &x.want[s->p][0][s->t], way_names[s->way]);
         accepted += s->out.usage.drafting.accepted;
         rejected += s->out.usage.drafting.drafted - s->out.usage.drafting.accepted;
         branches += s->out.branches;
