@@ -119,8 +119,10 @@ void step_measure_peaks(struct step *s, struct step_peaks *p)
 double step_kv_bytes(const struct step *s, uint32_t positions)
 {
     const struct model_config *c = engine_model_config(s->e);
+    struct backend_memory mem;
+    engine_memory(s->e, &mem);
     return 2.0 * c->n_layers * c->n_kv_heads * c->head_dim * positions *
-           (double)dk_kv_elem_bytes(engine_get_config(s->e)->kv_type);
+           (double)dk_kv_elem_bytes(mem.kv_type);
 }
 
 double step_floor(const struct step *s, const struct step_peaks *p, double rows, double head_rows,

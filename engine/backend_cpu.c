@@ -8,7 +8,7 @@ static int cpu_kv_copy(struct backend_model *m, const uint32_t *from, const uint
                        struct error *err)
 {
     (void)err;
-    const size_t e = dk_kv_elem_bytes(m->opt.kv_type), hd = m->cfg.head_dim;
+    const size_t e = dk_kv_elem_bytes(m->mem.kv_type), hd = m->cfg.head_dim;
     const size_t heads = m->cfg.n_kv_heads, block = heads * hd * DK_KV_BLOCK * e;
     for (uint32_t l = 0; l < m->cfg.n_layers; l++) {
         char *k = m->layers[l].kv.k, *v = m->layers[l].kv.v;

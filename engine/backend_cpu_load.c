@@ -127,14 +127,16 @@ static unsigned matrices_of(const struct model_file *f, const struct model_tenso
     return n;
 }
 
-/* Bytes of the packed matrices. */
+/* Bytes of the packed matrices, and whether one of them makes the model of the AMX BF16 class. */
 static int packed_size(const struct model_file *f, const struct model_tensor *head,
-                       const struct backend_options *o, size_t *ret, struct error *err)
+                       const struct backend_options *o, size_t *ret, bool *ret_amx,
+                       struct error *err)
 {
     const struct model_tensor *t[N_MATRICES];
     struct dk_weight w;
     size_t total = 0;
     bool fits = true;
+    *ret_amx = false;
     for (uint32_t l = 0; l <= model_file_config(f)->n_layers; l++) {
         unsigned n = matrices_of(f, head, l, t);
         for (unsigned i = 0; i < n; i++) {
@@ -142,6 +144,7 @@ static int packed_size(const struct model_file *f, const struct model_tensor *he
             if (r < 0)
                 return r;
             fits = fits && add_aligned(&total, w.bytes);
+            *ret_amx = *ret_amx || w.layout == DK_LAYOUT_AMX_BF16;
         }
     }
     if (!fits)
@@ -170,10 +173,10 @@ static bool vectors_size(const struct model_file *f, size_t *ret)
 
 /* Bytes of K (= of V) of one layer. */
 static bool kv_layer_size(const struct model_config *c, const struct backend_options *o,
-                          size_t *ret)
+                          enum dk_kv_type type, size_t *ret)
 {
     size_t n = (size_t)c->n_kv_heads * c->head_dim;
-    return size_mul(n, (size_t)DK_KV_BLOCK * dk_kv_elem_bytes(o->kv_type), &n) &&
+    return size_mul(n, (size_t)DK_KV_BLOCK * dk_kv_elem_bytes(type), &n) &&
            size_mul(n, o->n_kv_blocks, &n) && size_round_up(n, ALIGN, ret);
 }
 
@@ -185,12 +188,15 @@ int cpu_measure(const struct model_file *f, const struct model_tensor *head,
     struct cpu_scratch s;
     struct cpu_thread t[CPU_MAX_THREADS];
     size_t packed = 0, vectors, layer, kv, scratch;
+    bool amx = false;
     int r = cpu_check_options(o, err);
     if (r == 0)
-        r = packed_size(f, head, o, &packed, err);
+        r = packed_size(f, head, o, &packed, &amx, err);
     if (r < 0)
         return r;
-    if (!vectors_size(f, &vectors) || !kv_layer_size(c, o, &layer) ||
+    /* The AMX BF16 class multiplies K and V rounded to BF16: kept so, they are rounded once. */
+    const enum dk_kv_type type = amx && o->kv_type == DK_KV_F32 ? DK_KV_BF16 : o->kv_type;
+    if (!vectors_size(f, &vectors) || !kv_layer_size(c, o, type, &layer) ||
         !size_mul(layer, (size_t)2 * c->n_layers, &kv) ||
         cpu_scratch_layout(c, o, n_threads, NULL, &s, t, &scratch) < 0 ||
         !size_add(packed, vectors, &layer))
@@ -199,7 +205,8 @@ int cpu_measure(const struct model_file *f, const struct model_tensor *head,
     *ret = (struct backend_memory){.weight_bytes = model_file_weight_bytes(f),
                                    .packed_bytes = packed + vectors,
                                    .kv_bytes = kv,
-                                   .scratch_bytes = scratch};
+                                   .scratch_bytes = scratch,
+                                   .kv_type = type};
     return 0;
 }
 
@@ -455,11 +462,11 @@ int cpu_load_into(struct backend_model *m, const struct model_tensor *head,
         return r;
     uint64_t t2 = clock_now_ns();
     size_t layer;
-    if (!kv_layer_size(&m->cfg, &m->opt, &layer))
+    if (!kv_layer_size(&m->cfg, &m->opt, m->mem.kv_type, &layer))
         return ERR(err, INTERNAL, "KV size changed while loading");
     for (uint32_t l = 0; l < m->cfg.n_layers; l++) {
         char *k = (char *)m->kv + (size_t)2 * l * layer;
-        m->layers[l].kv = (struct dk_kv){.type = m->opt.kv_type,
+        m->layers[l].kv = (struct dk_kv){.type = m->mem.kv_type,
                                          .n_kv_heads = m->cfg.n_kv_heads,
                                          .head_dim = m->cfg.head_dim,
                                          .k = k,

@@ -51,13 +51,14 @@ static int measure(const struct model_file *f, const struct model_tensor *head, 
     return 0;
 }
 
-static void tell_memory(const struct model_file *f, const struct sizes *z,
-                        struct backend_memory *ret)
+static void tell_memory(const struct model_file *f, const struct backend_options *o,
+                        const struct sizes *z, struct backend_memory *ret)
 {
     *ret = (struct backend_memory){.weight_bytes = model_file_weight_bytes(f),
                                    .packed_bytes = z->weights,
                                    .kv_bytes = z->kv,
-                                   .scratch_bytes = z->scratch};
+                                   .scratch_bytes = z->scratch,
+                                   .kv_type = o->kv_type};
 }
 
 int cuda_plan(const struct model_file *f, const struct backend_options *o,
@@ -67,7 +68,7 @@ int cuda_plan(const struct model_file *f, const struct backend_options *o,
     struct sizes z;
     int r = measure(f, head, (uint32_t)head->dims[0], o, 0, &z, err);
     if (r == 0)
-        tell_memory(f, &z, ret);
+        tell_memory(f, o, &z, ret);
     return r;
 }
 
@@ -94,7 +95,7 @@ int cuda_plan_drafter(const struct model_file *target, const struct model_file *
     if (r == 0)
         r = measure(f, head, d->draft_vocab, &opt, head ? 0 : head_form(of_target, o), &z, err);
     if (r == 0)
-        tell_memory(f, &z, ret);
+        tell_memory(f, o, &z, ret);
     return r;
 }
 
@@ -194,7 +195,7 @@ static int load_into(struct cuda_model *m, const struct model_tensor *head, unsi
     int r = measure(m->file, head, head_n, &m->opt, more_forms, &z, err);
     if (r < 0)
         return r;
-    tell_memory(m->file, &z, &m->mem);
+    tell_memory(m->file, &m->opt, &z, &m->mem);
     m->layers = mem_calloc(m->cfg.n_layers, sizeof(*m->layers));
     if (!m->layers)
         return ERR_NOMEM(err);

@@ -40,20 +40,31 @@ static int check_range(const char *field, uint32_t v, uint32_t lo, uint32_t hi, 
     return 0;
 }
 
-static int resolve_blocks(struct engine_config *c, const struct model_config *m, struct error *err)
+/* How many blocks kv_bytes buy, by what the backend keeps K and V as. */
+static int resolve_blocks(struct engine *e, struct backend_options *o, struct error *err)
 {
+    struct engine_config *c = &e->cfg;
+    const struct model_config *m = e->model;
     if (c->n_kv_blocks == 0 && c->kv_bytes) {
+        struct backend_memory mem;
+        o->n_kv_blocks = 1;
+        int r = e->space.backend->plan(e->file, o, &mem, err);
+        if (r < 0)
+            return r;
         uint64_t block = (uint64_t)2 * m->n_layers * m->n_kv_heads * m->head_dim * DK_KV_BLOCK *
-                         dk_kv_elem_bytes(c->kv_type);
+                         dk_kv_elem_bytes(mem.kv_type);
         uint64_t n = c->kv_bytes / block;
         if (n == 0)
-            return ERR(err, LIMIT, "kv_bytes %llu: one block of %u positions needs %llu",
-                       (unsigned long long)c->kv_bytes, DK_KV_BLOCK, (unsigned long long)block);
+            return ERR(err, LIMIT, "%s: kv_bytes %llu: one block of %u positions needs %llu",
+                       model_file_path(e->file), (unsigned long long)c->kv_bytes, DK_KV_BLOCK,
+                       (unsigned long long)block);
         c->n_kv_blocks = n < UINT32_MAX / DK_KV_BLOCK ? (uint32_t)n : UINT32_MAX / DK_KV_BLOCK;
     }
     if (c->n_kv_blocks == 0)
         c->n_kv_blocks = engine_blocks_for(c->max_context);
-    return check_range("n_kv_blocks", c->n_kv_blocks, 1, UINT32_MAX / DK_KV_BLOCK, err);
+    o->n_kv_blocks = c->n_kv_blocks;
+    int r = check_range("n_kv_blocks", c->n_kv_blocks, 1, UINT32_MAX / DK_KV_BLOCK, err);
+    return r < 0 ? error_prefix(err, r, "%s", model_file_path(e->file)) : 0;
 }
 
 static int resolve_config(struct engine_config *c, const struct model_config *m, struct error *err)
@@ -83,7 +94,7 @@ static int resolve_config(struct engine_config *c, const struct model_config *m,
         r = ERR(err, INVALID, "kv_type %d is unknown", (int)c->kv_type);
     if (r == 0 && m->head_dim > DK_MAX_HEAD_DIM)
         r = ERR(err, UNSUPPORTED, "head_dim %u: at most %u", m->head_dim, DK_MAX_HEAD_DIM);
-    return r < 0 ? r : resolve_blocks(c, m, err);
+    return r;
 }
 
 /* Rows with taps: those of a batch, and those that wait. */
@@ -290,6 +301,8 @@ static int load(struct engine *e, const char *path, const struct load_progress *
                       sizeof(e->device_note), err);
     e->cfg.device = NULL; /* the caller's string */
     if (r == 0)
+        r = resolve_blocks(e, &o, err);
+    if (r == 0)
         r = check_memory(e, &o, err);
     if (r < 0)
         return r;
@@ -330,10 +343,11 @@ static int load(struct engine *e, const char *path, const struct load_progress *
     uint64_t positions = (uint64_t)e->cfg.n_kv_blocks * DK_KV_BLOCK;
     e->limit = positions < e->cfg.max_context ? (uint32_t)positions : e->cfg.max_context;
     e->ops = e->space.backend->ops(e->space.model);
+    struct backend_memory mem;
     const char *class;
-    e->space.backend->describe(e->space.model, NULL, NULL, &class);
+    e->space.backend->describe(e->space.model, &mem, NULL, &class);
     (void)snprintf(e->class_name, sizeof(e->class_name), "%s, kv %s", class,
-                   dk_kv_type_name(e->cfg.kv_type));
+                   dk_kv_type_name(mem.kv_type));
     e->timing.kv = since(&t);
     r = engine_costs_read(e, err);
     if (r < 0)

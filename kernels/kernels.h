@@ -242,7 +242,8 @@ struct dk_ops {
      *
      * kv->amx: q, K, V are rounded to BF16, e_p where it multiplies V, and the two sums are those of
      * TDPBF16PS, over 32 dimensions and over 32 positions (from the chunk's first) at a time, padded
-     * with zeros; 0.0 is added to a_d.  Portable twin in cpu/attention/amx_ref.c.
+     * with zeros; 0.0 is added to a_d.  K and V of F32 and those of BF16 give the same, therefore.
+     * Portable twin in cpu/attention/amx_ref.c.
      */
     void (*attention)(const struct dk_kv *kv, const struct dk_attn_row *rows, uint32_t n_rows,
                       const float *q, size_t ldq, float *out, size_t ldo, uint32_t n_heads,

@@ -172,6 +172,42 @@ START_TEST(kv_types)
 }
 END_TEST
 
+/* The AMX BF16 class rounds K and V to BF16 whatever they are asked to be kept as: F32 is BF16, in half
+ * the memory. */
+START_TEST(kv_of_amx)
+{
+    float *by_type[DK_KV_TYPE_COUNT];
+    struct backend_memory mem[DK_KV_TYPE_COUNT];
+    const size_t n = (size_t)N * FIXTURE_VOCAB;
+    if (dk_tier_best() < DK_TIER_AMX)
+        return;
+    for (int k = 0; k < DK_KV_TYPE_COUNT; k++) {
+        struct engine_config c = test_engine_config();
+        c.device = "cpu";
+        c.tier = DK_TIER_AMX;
+        c.dtype = BACKEND_DTYPE_BF16;
+        c.kv_type = (enum dk_kv_type)k;
+        c.kv_bytes = 64 << 10;
+        struct engine *e = test_engine(models[0], &c);
+        ck_assert_str_eq(engine_class(e), k == DK_KV_F16 ? "amx-bf16, kv f16" : "amx-bf16, kv bf16");
+        ck_assert_uint_eq(engine_get_config(e)->n_kv_blocks, c.kv_bytes / (2 * 2 * 2 * 32 * 16 * 2));
+        engine_memory(e, &mem[k]);
+        ck_assert_uint_le(mem[k].kv_bytes, c.kv_bytes);
+        struct truth t;
+        truth_init(&t, e);
+        check_chunk(e, &t, 7, "kv of amx");
+        engine_free(e);
+        by_type[k] = t.logits;
+        free(t.taps);
+    }
+    ck_assert_uint_eq(mem[DK_KV_F32].kv_bytes, mem[DK_KV_BF16].kv_bytes);
+    ck_assert(memcmp(by_type[DK_KV_F32], by_type[DK_KV_BF16], n * sizeof(float)) == 0);
+    ck_assert(memcmp(by_type[DK_KV_F32], by_type[DK_KV_F16], n * sizeof(float)) != 0);
+    for (int k = 0; k < DK_KV_TYPE_COUNT; k++)
+        free(by_type[k]);
+}
+END_TEST
+
 /* Many sequences in one call, each at another position, give what each gives alone. */
 START_TEST(companions)
 {
@@ -706,6 +742,7 @@ int main(void)
     tcase_add_loop_test(t, small_batches, 0, 3);
     tcase_add_loop_test(t, companions, 0, (int)n_models);
     tcase_add_test(t, kv_types);
+    tcase_add_test(t, kv_of_amx);
     tcase_add_test(t, only_some_logits);
     tcase_add_test(t, chosen_taps);
     tcase_add_test(t, forks_and_truncation);

@@ -22,15 +22,12 @@ static inline __m512i rounded(__m512 x)
                                 _mm512_set1_epi32(0x400000));
 }
 
-/* Up to sixteen elements of K or V, as rounded() has them; the others are zero. */
+/* Up to sixteen elements of K or V of F32 or F16, as rounded() has them; the others are zero. */
 static inline __m512i kv_rounded(enum dk_kv_type t, const void *p, size_t i, __mmask16 m)
 {
     if (t == DK_KV_F32)
         return rounded(_mm512_maskz_loadu_ps(m, (const float *)p + i));
-    __m512i h = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, (const uint16_t *)p + i));
-    if (t == DK_KV_BF16)
-        return _mm512_slli_epi32(h, 16);
-    return rounded(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(h)));
+    return rounded(_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(m, (const uint16_t *)p + i)));
 }
 
 static inline __m512i pair(__m512i low, __m512i high)
@@ -46,6 +43,30 @@ static inline void round_row(uint16_t *out, const float *x, uint32_t n)
         __m512i r = rounded(_mm512_maskz_loadu_ps(m, x + i));
         _mm256_storeu_si256((__m256i *)(void *)(out + i),
                             _mm512_cvtepi32_epi16(_mm512_srli_epi32(r, 16)));
+    }
+}
+
+/* Sixteen elements of one row, then sixteen of another, to pairs of them. */
+static inline __m512i interleaved(__m512i x)
+{
+    const __m512i low = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    /* Word 2i is word i, word 2i + 1 is word 16 + i. */
+    return _mm512_permutexvar_epi16(
+        _mm512_or_si512(low, _mm512_slli_epi32(_mm512_add_epi32(low, _mm512_set1_epi32(16)), 16)),
+        x);
+}
+
+/* A block of K that is kept as BF16: only pairs are made.  `next` is fetched meanwhile. */
+static inline void pair_k(uint32_t hd, const uint16_t *k, const void *next, b_tile *out)
+{
+    for (uint32_t d = 0; d < (hd + 31) / 32 * 32; d += 2) {
+        __m512i x = _mm512_setzero_si512();
+        if (d < hd) {
+            __builtin_prefetch((const char *)next + (size_t)d * 2 * DK_KV_BLOCK, 0, 2);
+            x = _mm512_maskz_loadu_epi16(d + 1 < hd ? 0xffffffff : 0xffff,
+                                         k + (size_t)d * DK_KV_BLOCK);
+        }
+        _mm512_store_si512(out[d / 32][d % 32 / 2], interleaved(x));
     }
 }
 
@@ -72,7 +93,7 @@ static inline void round_block(const struct dk_kv *kv, const void *k, const void
     if (kv->type == DK_KV_F32)
         round_k(DK_KV_F32, hd, k, next, out);
     else if (kv->type == DK_KV_BF16)
-        round_k(DK_KV_BF16, hd, k, next, out);
+        pair_k(hd, k, next, out);
     else
         round_k(DK_KV_F16, hd, k, next, out);
 }
@@ -103,6 +124,29 @@ static inline __attribute__((always_inline)) bool round_v(enum dk_kv_type type, 
     return !bad;
 }
 
+/* The same of V that is kept as BF16. */
+static inline bool pair_v(uint32_t hd, const void *const *rows, const void *const *next,
+                          b_tile *out)
+{
+    const __m512i magnitude = _mm512_set1_epi16(0x7fff);
+    const uint32_t bytes = hd * 2;
+    __m512i most = _mm512_setzero_si512();
+    for (uint32_t j = 0; j < GROUP / 2; j++) {
+        const uint16_t *a = rows[2 * j], *b = rows[2 * j + 1];
+        for (uint32_t i = 0; next && next[2 * j] && i < 2 * bytes; i += 64) /* two rows in line */
+            __builtin_prefetch((const char *)next[2 * j] + i, 0, 2);
+        for (uint32_t d = 0; d < hd; d += 16) {
+            const __mmask16 m = hd - d >= 16 ? 0xffff : (__mmask16)((1u << (hd - d)) - 1);
+            __m256i low = a ? _mm256_maskz_loadu_epi16(m, a + d) : _mm256_setzero_si256();
+            __m256i high = b ? _mm256_maskz_loadu_epi16(m, b + d) : _mm256_setzero_si256();
+            __m512i x = interleaved(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
+            most = _mm512_max_epu16(most, _mm512_and_si512(x, magnitude));
+            _mm512_store_si512(out[d / 16][j], x);
+        }
+    }
+    return !_mm512_cmpge_epu16_mask(most, _mm512_set1_epi16(0x7f80));
+}
+
 static inline bool round_group(const struct dk_kv *kv, const void *const *rows,
                                const void *const *next, b_tile *out)
 {
@@ -110,6 +154,6 @@ static inline bool round_group(const struct dk_kv *kv, const void *const *rows,
     if (kv->type == DK_KV_F32)
         return round_v(DK_KV_F32, hd, rows, next, out);
     if (kv->type == DK_KV_BF16)
-        return round_v(DK_KV_BF16, hd, rows, next, out);
+        return pair_v(hd, rows, next, out);
     return round_v(DK_KV_F16, hd, rows, next, out);
 }
