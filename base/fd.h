@@ -19,6 +19,9 @@ static inline void fd_closep(int *fd)
 /* Number of open descriptors of this process (leak tests); -1 on error. */
 int fd_count(void);
 
+/* All of it, after interruptions too; -1 with errno on failure. */
+int fd_write_all(int fd, const void *p, size_t len);
+
 /* Opens a regular file read-only, close-on-exec; directories and special files are refused. The
  * message names the first path component that fails, and why. */
 int fd_open_regular(const char *path, uint64_t *ret_size, struct error *err); /* fd or negative */

@@ -60,8 +60,9 @@ int file_read(const char *path, size_t max, char **ret, size_t *ret_len, struct 
     return 0;
 }
 
-static int write_all(int fd, const char *data, size_t len)
+int fd_write_all(int fd, const void *p, size_t len)
 {
+    const char *data = p;
     while (len) {
         ssize_t n = write(fd, data, len);
         if (n < 0 && errno == EINTR)
@@ -89,7 +90,7 @@ static void sync_folder_of(char *path)
 static int write_parts(int fd, const struct iovec *parts, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        if (write_all(fd, parts[i].iov_base, parts[i].iov_len) < 0)
+        if (fd_write_all(fd, parts[i].iov_base, parts[i].iov_len) < 0)
             return -1;
     return fsync(fd);
 }

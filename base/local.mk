@@ -22,6 +22,8 @@ libdedit_base_a_SOURCES = \
 	%D%/memfd.c \
 	%D%/options.c \
 	%D%/options.h \
+	%D%/out_file.c \
+	%D%/out_file.h \
 	%D%/parse.c \
 	%D%/parse.h \
 	%D%/strbuf.c \

@@ -5,11 +5,11 @@
  * turn.  Regret: how much slower auto is than the best of those, which was chosen on the first prompts
  * and is measured on the second, so that neither is favoured by luck.
  */
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/out_file.h"
 #include "bench/eval.h"
 #include "bench/stats.h"
 
@@ -193,19 +193,18 @@ static void csv_suite(const struct eval *e, const struct eval_suite *s, FILE *f,
 
 static int write_csv(const struct eval *e, double *work, struct error *err)
 {
-    FILE *f = fopen(e->csv, "we");
-    if (!f)
-        return ERR(err, IO, "%s: %s", e->csv, strerror(errno));
+    struct out_file o;
+    int opened = out_file_open(&o, e->csv, err);
+    if (opened < 0)
+        return opened;
+    FILE *f = o.f;
     fputs(
         "suite,setting,role,responses,tau,ms_per_token,speedup,auto_regret_median,auto_regret_low,"
         "auto_regret_high\n",
         f);
     for (unsigned i = 0; i < e->n_suites; i++)
         csv_suite(e, &e->suites[i], f, work);
-    bool bad = ferror(f);
-    if (fclose(f) || bad)
-        return ERR(err, IO, "%s: %s", e->csv, strerror(errno));
-    return 0;
+    return out_file_close(&o, err);
 }
 
 static void print_table(const struct eval *e, double *work)

@@ -4,11 +4,10 @@
  * same text, so answers are compared one with one: the spread between prompts, which is much larger than what
  * the noise does, drops out.
  */
-#include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/alloc.h"
+#include "base/out_file.h"
 #include "bench/eval.h"
 #include "bench/stats.h"
 
@@ -82,9 +81,11 @@ int eval_pairs(const struct eval *e, FILE *f, struct error *err)
 
 int eval_answers(const struct eval *e, const char *path, struct error *err)
 {
-    FILE *f = fopen(path, "we");
-    if (!f)
-        return ERR(err, IO, "%s: %s", path, strerror(errno));
+    struct out_file o;
+    int opened = out_file_open(&o, path, err);
+    if (opened < 0)
+        return opened;
+    FILE *f = o.f;
     fputs("suite,setting,answer,tau,ms_per_token\n", f);
     for (unsigned i = 0; i < e->n_suites; i++)
         for (unsigned j = 0; j < e->n_settings; j++) {
@@ -93,8 +94,5 @@ int eval_answers(const struct eval *e, const char *path, struct error *err)
                 fprintf(f, "%s,\"%s\",%zu,%.4f,%.4f\n", e->suites[i].name, e->settings[j].name, k,
                         r->tau[k], r->tpot[k] * 1e3);
         }
-    bool bad = ferror(f);
-    if (fclose(f) || bad)
-        return ERR(err, IO, "%s: %s", path, strerror(errno));
-    return 0;
+    return out_file_close(&o, err);
 }

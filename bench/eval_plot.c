@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dedit-bench eval: speed-ups as bars, in the terminal and as an SVG file. */
-#include <errno.h>
-#include <string.h>
 
+#include "base/out_file.h"
 #include "bench/eval.h"
 
 #define BAR   18.0 /* width of a bar, pixels */
@@ -103,9 +102,11 @@ int eval_svg(const struct eval *e, const char *path, struct error *err)
         for (unsigned j = 0; j < e->n_settings; j++)
             if (eval_speedup(&e->suites[i], e, j) > most)
                 most = eval_speedup(&e->suites[i], e, j);
-    FILE *f = fopen(path, "we");
-    if (!f)
-        return ERR(err, IO, "%s: %s", path, strerror(errno));
+    struct out_file o;
+    int opened = out_file_open(&o, path, err);
+    if (opened < 0)
+        return opened;
+    FILE *f = o.f;
     fprintf(f,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" "
             "font-family=\"sans-serif\" font-size=\"12\">\n"
@@ -124,8 +125,5 @@ int eval_svg(const struct eval *e, const char *path, struct error *err)
         group(e, i, LEFT + i * pitch + GAP / 2, scale, f);
     legend(e, f);
     fputs("</svg>\n", f);
-    bool bad = ferror(f);
-    if (fclose(f) || bad)
-        return ERR(err, IO, "%s: %s", path, strerror(errno));
-    return 0;
+    return out_file_close(&o, err);
 }

@@ -6,11 +6,10 @@
  * response, then of the suite's responses.  Plain rounds (nothing was drafted) count as rounds of one
  * token.  Speed-up: mean time of a token after the first with ar, over that of the setting.
  */
-#include <errno.h>
 #include <math.h>
-#include <string.h>
 
 #include "base/alloc.h"
+#include "base/out_file.h"
 #include "bench/eval.h"
 #include "bench/stats.h"
 
@@ -129,9 +128,11 @@ int eval_csv(const struct eval *e, struct error *err)
     _cleanup_free_ double *work = mem_array(most, sizeof(*work));
     if (!work)
         return ERR_NOMEM(err);
-    FILE *f = fopen(e->csv, "we");
-    if (!f)
-        return ERR(err, IO, "%s: %s", e->csv, strerror(errno));
+    struct out_file o;
+    int opened = out_file_open(&o, e->csv, err);
+    if (opened < 0)
+        return opened;
+    FILE *f = o.f;
     fputs(
         "suite,setting,method,temperature,window,passes,tree_budget,responses,tokens,rounds,tau,"
         "tau_pooled,ms_per_token,speedup,speedup_median,speedup_low,speedup_high,drafted,accepted,"
@@ -143,8 +144,5 @@ int eval_csv(const struct eval *e, struct error *err)
     for (unsigned i = 0; i < e->n_suites; i++)
         for (unsigned j = 0; j < e->n_settings; j++)
             csv_line(e, &e->suites[i], j, f, work);
-    bool bad = ferror(f);
-    if (fclose(f) || bad)
-        return ERR(err, IO, "%s: %s", e->csv, strerror(errno));
-    return 0;
+    return out_file_close(&o, err);
 }

@@ -2,7 +2,6 @@
 /* dedit-bench step: options, the model, and which tables to make. */
 #include "bench/step.h"
 
-#include <errno.h>
 #include <string.h>
 #include <sys/utsname.h>
 
@@ -233,8 +232,9 @@ static int open_all(struct step *s, struct error *err)
     if (r < 0)
         return r;
     s->amx_class = strstr(engine_class(s->e), "amx") != NULL;
-    if (s->csv_path && !(s->csv = fopen(s->csv_path, "we")))
-        return ERR(err, IO, "%s: %s", s->csv_path, strerror(errno));
+    if (s->csv_path && (r = out_file_open(&s->csv_file, s->csv_path, err)) < 0)
+        return r;
+    s->csv = s->csv_file.f;
     if (s->load)
         return 0;
     return floors_new(c->n_threads, c->tier, s->weight_bytes, &s->floors, err);
@@ -246,8 +246,7 @@ static void close_all(struct step *s)
     engine_free(s->e);
     model_file_free(s->file);
     s->file = NULL;
-    if (s->csv && fclose(s->csv) != 0)
-        perror("dedit-bench step: --csv");
+    out_file_drop(&s->csv_file);
 }
 
 static int run_all(struct step *s, struct error *err)
@@ -306,6 +305,8 @@ static int run(const struct bench_command *c, int argc, char **argv)
     }
     if (r == 0)
         r = run_all(&s, &err);
+    if (r == 0 && s.csv)
+        r = out_file_close(&s.csv_file, &err);
     close_all(&s);
     return r < 0 ? bench_fail(c, BENCH_FAILED, "%s", err.msg) : BENCH_OK;
 }

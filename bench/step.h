@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "base/out_file.h"
 #include "bench/bench.h"
 #include "bench/floors.h"
 #include "bench/random_model.h"
@@ -23,7 +24,8 @@ struct step {
     struct engine *e;
     struct model_file *file;
     struct floors *floors;
-    FILE *csv;
+    struct out_file csv_file;
+    FILE *csv; /* its, or NULL */
     /* Of the matrices that a step reads. */
     size_t weight_bytes;
     double float_params, int_params, head_params;

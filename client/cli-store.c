@@ -57,20 +57,6 @@ static int make_folders(char *path)
     }
 }
 
-static int write_all(int fd, const char *p, size_t n)
-{
-    while (n) {
-        ssize_t w = write(fd, p, n);
-        if (w < 0 && errno == EINTR)
-            continue;
-        if (w < 0)
-            return -1;
-        p += w;
-        n -= (size_t)w;
-    }
-    return 0;
-}
-
 /* Copies one regular file beside its place, then renames it there.  A line "HASH  name" goes to sums. */
 static int copy_file(struct cli *c, const char *from, const char *to, const char *name,
                      struct strbuf *sums)
@@ -94,7 +80,7 @@ static int copy_file(struct cli *c, const char *from, const char *to, const char
         ssize_t n = read(in, buf, CHUNK);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n <= 0 || write_all(out, buf, (size_t)n) < 0)
+        if (n <= 0 || fd_write_all(out, buf, (size_t)n) < 0)
             break;
         sha256_add(&hash, buf, (size_t)n);
         done += (uint64_t)n;

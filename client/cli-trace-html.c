@@ -5,9 +5,10 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/out_file.h"
 #include "base/strbuf.h"
-#include "client/cli.h"
 #include "client/cli-trace-lines.h"
+#include "client/cli.h"
 #include "client/trace-page.h"
 
 #define MARK "@TRACE@"
@@ -28,14 +29,14 @@ int cli_trace_html(struct cli *c)
     if (r < 0)
         return cli_fail_text(c, CLI_FAILED, "%s", err.msg);
     const char *mark = strstr(trace_page, MARK);
-    FILE *f = path ? fopen(path, "we") : stdout;
-    bool good = f && mark && fwrite(trace_page, 1, (size_t)(mark - trace_page), f) > 0 &&
+    struct out_file o = {0};
+    if (path && out_file_open(&o, path, &err) < 0)
+        return cli_fail_text(c, CLI_FAILED, "%s", err.msg);
+    FILE *f = path ? o.f : stdout;
+    bool good = mark && fwrite(trace_page, 1, (size_t)(mark - trace_page), f) > 0 &&
                 fwrite(b.s, 1, b.len, f) == b.len && fputs(mark + strlen(MARK), f) >= 0 &&
                 fflush(f) == 0;
-    int e = errno;
-    if (f && path)
-        (void)fclose(f);
-    return good ? CLI_OK
-                : cli_fail_text(c, CLI_FAILED, "%s: %s", path ? path : "standard output",
-                                strerror(e));
+    if (path)
+        return out_file_close(&o, &err) < 0 ? cli_fail_text(c, CLI_FAILED, "%s", err.msg) : CLI_OK;
+    return good ? CLI_OK : cli_fail_text(c, CLI_FAILED, "standard output: %s", strerror(errno));
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dedit-train eval: tables and CSV. */
-#include <errno.h>
 #include <string.h>
 
+#include "base/out_file.h"
 #include "train/eval.h"
 
 void eval_setting_name(const struct eval_setting *s, char name[EVAL_NAME])
@@ -204,9 +204,11 @@ static void csv_line(const struct eval *e, const struct eval_suite *s, unsigned 
 
 int eval_write_csv(struct eval *e, struct error *err)
 {
-    FILE *f = fopen(e->csv, "we");
-    if (!f)
-        return ERR(err, IO, "%s: %s", e->csv, strerror(errno));
+    struct out_file o;
+    int opened = out_file_open(&o, e->csv, err);
+    if (opened < 0)
+        return opened;
+    FILE *f = o.f;
     fputs("suite,window,passes,tree,visibility,responses,loops,tokens,rounds,tau,tau_straight,"
           "tau_pooled",
           f);
@@ -218,8 +220,5 @@ int eval_write_csv(struct eval *e, struct error *err)
     for (unsigned i = 0; i < e->n_suites; i++)
         for (unsigned j = 0; j < e->n_settings; j++)
             csv_line(e, &e->suites[i], j, f);
-    bool bad = ferror(f);
-    if (fclose(f) || bad)
-        return ERR(err, IO, "%s: %s", e->csv, strerror(errno));
-    return 0;
+    return out_file_close(&o, err);
 }

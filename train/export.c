@@ -148,6 +148,13 @@ static int write_folder(const struct train_state *s, const float *p, const struc
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
+/* Whether both are there and are one file or folder. */
+static bool is_same(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 static int check_options(const struct export_options *o, struct error *err)
 {
     struct stat st;
@@ -158,6 +165,8 @@ static int check_options(const struct export_options *o, struct error *err)
         return ERR(err, INVALID, "export writes bf16 or f32, and q8_0 to GGUF");
     if (!o->force && lstat(o->out, &st) == 0)
         return ERR(err, INVALID, "%s is there already; --force replaces it", o->out);
+    if (is_same(o->out, o->from) || is_same(o->out, o->target))
+        return ERR(err, INVALID, "%s is what is read; --output must be another place", o->out);
     return 0;
 }
 

@@ -15,7 +15,7 @@ static const struct option_def inspect_opts[] = {
      "(default: none)"},
     {ENGINE_OPT_MODEL, "model", "PATH",
      "the model that data or drafter belong to: needed for\n--line and for drafters (default: the "
-     "default model in\nthe cache)"},
+     "default model in\nthe cache); ids of data must be its, when it is given"},
     {0, NULL, NULL, NULL},
 };
 static const struct option_def *const groups[] = {inspect_opts, NULL};

@@ -114,10 +114,14 @@ static int show_set(const struct data_set *d, struct error *err)
 
 int inspect_data(const struct inspect *s, const char *path, struct error *err)
 {
-    const struct data_options o = {.skip_unsupervised = true};
+    struct data_options o = {.skip_unsupervised = true};
     _cleanup_(data_set_freep) struct data_set *d = NULL;
-    (void)s;
-    int r = data_set_open(&path, 1, &o, &d, err);
+    _cleanup_(model_file_freep) struct model_file *f = NULL;
+    int r = s->engine.model ? model_file_open(s->engine.model, &f, err) : 0;
+    if (r < 0)
+        return r;
+    o.vocab_size = f ? model_file_config(f)->vocab_size : 0;
+    r = data_set_open(&path, 1, &o, &d, err);
     return r < 0 ? r : show_set(d, err);
 }
 

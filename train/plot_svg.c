@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dedit-train plot: diagrams as an SVG file, one below the other. */
-#include <errno.h>
 #include <math.h>
-#include <string.h>
 
+#include "base/out_file.h"
 #include "train/plot.h"
 
 #define WIDTH  640.0
@@ -115,9 +114,11 @@ int plot_svg(const struct plot *p, struct error *err)
     unsigned n = 0;
     for (unsigned i = 0; i < PLOT_PANELS; i++)
         n += there[i] = plot_extent(p, &plot_panels[i], &r[i]);
-    FILE *f = fopen(p->svg, "we");
-    if (!f)
-        return ERR(err, IO, "%s: %s", p->svg, strerror(errno));
+    struct out_file o;
+    int opened = out_file_open(&o, p->svg, err);
+    if (opened < 0)
+        return opened;
+    FILE *f = o.f;
     fprintf(f,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" "
             "font-family=\"sans-serif\" font-size=\"12\">\n"
@@ -130,8 +131,5 @@ int plot_svg(const struct plot *p, struct error *err)
             top += HEIGHT + GAP;
         }
     fputs("</svg>\n", f);
-    bool bad = ferror(f);
-    if (fclose(f) || bad)
-        return ERR(err, IO, "%s: %s", p->svg, strerror(errno));
-    return 0;
+    return out_file_close(&o, err);
 }

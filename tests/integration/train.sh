@@ -184,4 +184,18 @@ broken() {
 ok 'fit: data with nothing to train on, or of another model' broken
 ok 'plot: a file that is none' status 1 "$train" plot prompts.jsonl
 ok 'inspect: a path that is not there' status 1 "$train" inspect nowhere
+strange_ids() {
+    printf '{"ids":[1,2,3,99999],"response_spans":[[1,4]]}\n' > strange.jsonl
+    status 0 "$train" inspect strange.jsonl && status 1 "$train" inspect --model "$model" strange.jsonl
+}
+ok 'inspect: ids beyond the model that is named' strange_ids
+onto_itself() {
+    cp -r "$model" mine.gguf
+    for to in drafter.gguf mine.gguf; do
+        before=$(find "$to" -type f -exec cksum {} +) || return 1
+        status 1 "$train" export --model mine.gguf --force --output ./$to drafter.gguf || return 1
+        [ "$before" = "$(find "$to" -type f -exec cksum {} +)" ] || return 1
+    done
+}
+ok 'export: not over what it reads' onto_itself
 finish

@@ -14,6 +14,7 @@
 #include "base/alloc.h"
 #include "base/fd.h"
 #include "base/mapguard.h"
+#include "base/out_file.h"
 #include "tests/unit/util.h"
 
 static const char *in_tmp(const char *name)
@@ -210,6 +211,58 @@ START_TEST(write_atomic)
     ck_assert_int_eq(rmdir(dir), 0);
     ck_assert_int_eq(unlink(path), 0);
     ck_assert_int_eq(rmdir(test_tmpdir()), 0);
+}
+END_TEST
+
+/* What a command prints into a file: whole, or what was there before; pipes get it as it is. */
+START_TEST(out_files)
+{
+    struct error e = {0};
+    struct out_file o;
+    char *s = NULL, text[16] = "";
+    const char *path = in_tmp("w");
+    ck_ok(out_file_open(&o, path, &e), &e);
+    fputs("one\n", o.f);
+    ck_assert_int_eq(access(path, F_OK), -1);
+    ck_ok(out_file_close(&o, &e), &e);
+    ck_assert_ptr_null(o.f);
+    ck_ok(out_file_open(&o, path, &e), &e);
+    fputs("two, and not for long\n", o.f);
+    out_file_drop(&o);
+    out_file_drop(&o);
+    ck_ok(file_read(path, 100, &s, NULL, &e), &e);
+    ck_assert_str_eq(s, "one\n");
+    mem_free(s);
+
+    signal(SIGXFSZ, SIG_IGN);
+    struct rlimit lim = {.rlim_cur = 2, .rlim_max = RLIM_INFINITY}, old;
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
+    lim.rlim_max = old.rlim_max;
+    ck_ok(out_file_open(&o, path, &e), &e);
+    fputs("three\n", o.f);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &lim), 0);
+    ck_fails(out_file_close(&o, &e), IO, &e);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
+    ck_ok(file_read(path, 100, &s, NULL, &e), &e);
+    ck_assert_str_eq(s, "one\n");
+    mem_free(s);
+    ck_assert_int_eq(unlink(path), 0);
+
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+    int fd = open(path, O_RDONLY | O_NONBLOCK);
+    ck_assert_int_ge(fd, 0);
+    ck_ok(out_file_open(&o, path, &e), &e);
+    fputs("four\n", o.f);
+    ck_ok(out_file_close(&o, &e), &e);
+    ck_assert_int_eq(read(fd, text, sizeof(text) - 1), 5);
+    ck_assert_str_eq(text, "four\n");
+    close(fd);
+    ck_assert_int_eq(unlink(path), 0);
+
+    ck_ok(out_file_open(&o, test_tmpdir(), &e), &e); /* a folder */
+    ck_fails(out_file_close(&o, &e), IO, &e);
+    ck_fails(out_file_open(&o, in_tmp("no/w"), &e), IO, &e);
+    ck_assert_int_eq(rmdir(test_tmpdir()), 0); /* nothing else is there */
 }
 END_TEST
 
@@ -419,6 +472,7 @@ int main(void)
     tcase_add_test(t, read_growing);
     tcase_add_test(t, read_oom);
     tcase_add_test(t, write_atomic);
+    tcase_add_test(t, out_files);
     tcase_add_test(t, write_atomic_no_space);
     tcase_add_test(t, map);
     tcase_add_test(t, files_that_shrink_while_mapped);
