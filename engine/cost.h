@@ -57,13 +57,18 @@ void cost_context(struct cost_table *t, double one_ns, double n_ns, uint32_t n, 
 
 /* ---- on disk (cost_file.c) ------------------------------------------------------------------------- */
 
+struct survival;
+
 /* The file in folder dir that belongs to key: 0 read, 1 there is none; an error names the file and what
- * is wrong with it (torn, another key, foreign), and leaves *c alone. */
-int costs_read(struct costs *c, const char *dir, const char *key, struct error *err);
+ * is wrong with it (torn, another key, foreign), and leaves *c and *s alone.  *s stays as it is also
+ * when the file says nothing of drafts. */
+int costs_read(struct costs *c, struct survival *s, const char *dir, const char *key,
+               struct error *err);
 /* Whole or not at all; the folder and its parent are made. */
-int costs_write(const struct costs *c, const char *dir, const char *key, struct error *err);
-/* The text of a file (tests, fuzzing). */
-int costs_parse(struct costs *c, const char *text, size_t len, const char *name, const char *key,
+int costs_write(const struct costs *c, const struct survival *s, const char *dir, const char *key,
                 struct error *err);
+/* The text of a file (tests, fuzzing). */
+int costs_parse(struct costs *c, struct survival *s, const char *text, size_t len, const char *name,
+                const char *key, struct error *err);
 /* Name of this machine's CPU, as it says itself. */
 void costs_machine(char buf[64]);

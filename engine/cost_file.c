@@ -2,7 +2,8 @@
 /*
  * Costs on disk: one small JSON file for each machine and model, named by the hash of what they belong
  * to; the same words stand inside and are compared.  Times are integers (picoseconds), so that no
- * locale matters.  Whatever cannot be read is measured again: a file is never trusted with more than time.
+ * locale matters.  Beside them stands how far drafts came (survival_file.c).  Whatever cannot be read is
+ * measured again: a file is never trusted with more than time.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@
 #include "base/strbuf.h"
 #include "engine/cost.h"
 #include "engine/json.h"
+#include "engine/survival.h"
 
 #define FORMAT    1u
 #define MAX_FILE  65536u
@@ -100,8 +102,8 @@ static int read_table(const struct js_obj *root, const char *kind, struct cost_t
     return r == 0 ? read_one(&o, "row_ps", &t->row_ns, err) : r;
 }
 
-int costs_parse(struct costs *c, const char *text, size_t len, const char *name, const char *key,
-                struct error *err)
+int costs_parse(struct costs *c, struct survival *s, const char *text, size_t len, const char *name,
+                const char *key, struct error *err)
 {
     json_auto_t *v = NULL;
     struct costs got;
@@ -111,7 +113,7 @@ int costs_parse(struct costs *c, const char *text, size_t len, const char *name,
     int r = js_parse_object(text, len, name, &v, err);
     if (r < 0)
         return r;
-    struct js_obj o = js_root(v, name);
+    struct js_obj o = js_root(v, name), drafts;
     r = js_u32(&o, "dedit_costs", 0, UINT32_MAX, &format, err);
     if (r < 0)
         return r;
@@ -126,11 +128,17 @@ int costs_parse(struct costs *c, const char *text, size_t len, const char *name,
     for (int i = 0; i < COST_KINDS && r == 0; i++)
         r = read_table(&o, kinds[i], &got.table[i], err);
     if (r == 0)
-        *c = got;
-    return r;
+        r = js_object(&o, "drafts", &drafts, err);
+    if (r == 0)
+        r = survival_read(&drafts, s, err);
+    if (r < 0)
+        return r;
+    *c = got;
+    return 0;
 }
 
-int costs_read(struct costs *c, const char *dir, const char *key, struct error *err)
+int costs_read(struct costs *c, struct survival *s, const char *dir, const char *key,
+               struct error *err)
 {
     _cleanup_strbuf_ struct strbuf path = {0};
     _cleanup_free_ char *text = NULL;
@@ -142,7 +150,7 @@ int costs_read(struct costs *c, const char *dir, const char *key, struct error *
     if (stat(path.s, &st) < 0 && (errno == ENOENT || errno == ENOTDIR))
         return 1;
     r = file_read(path.s, MAX_FILE, &text, &len, err);
-    return r < 0 ? r : costs_parse(c, text, len, path.s, key, err);
+    return r < 0 ? r : costs_parse(c, s, text, len, path.s, key, err);
 }
 
 /* ---- writing --------------------------------------------------------------------------------------- */
@@ -188,12 +196,15 @@ static int make_folders(const char *dir, struct error *err)
     return 0;
 }
 
-int costs_write(const struct costs *c, const char *dir, const char *key, struct error *err)
+int costs_write(const struct costs *c, const struct survival *s, const char *dir, const char *key,
+                struct error *err)
 {
     _cleanup_strbuf_ struct strbuf b = {0}, path = {0};
     int r = strbuf_addf(&b, "{\"dedit_costs\": %u,\n \"key\": \"%s\"", FORMAT, key);
     for (int i = 0; i < COST_KINDS && r >= 0; i++)
         r = add_table(&b, kinds[i], &c->table[i]);
+    if (r >= 0 && (r = strbuf_adds(&b, ",\n \"drafts\": ")) >= 0)
+        r = survival_write(s, &b);
     if (r < 0 || strbuf_adds(&b, "}\n") < 0)
         return ERR_NOMEM(err);
     r = path_of(dir, key, &path, err);

@@ -17,7 +17,7 @@ int engine_costs_read(struct engine *e, struct error *err)
     e->costs_dir = mem_strdup(dir);
     if (!e->costs_dir)
         return ERR_NOMEM(err);
-    r = costs_read(&e->controller.costs, dir, e->costs_key, &e->costs_error);
+    r = costs_read(&e->controller.costs, &e->controller.survival, dir, e->costs_key, &e->costs_error);
     if (r == DEDIT_E_NOMEM)
         return ERR_NOMEM(err);
     e->calibrated = r == 0; /* whatever is wrong with it: it is measured again */
@@ -27,7 +27,7 @@ int engine_costs_read(struct engine *e, struct error *err)
 void engine_costs_keep(struct engine *e)
 {
     if (e->costs_dir && e->costs_key && e->calibrated)
-        (void)costs_write(&e->controller.costs, e->costs_dir, e->costs_key, &e->costs_error);
+        (void)costs_write(&e->controller.costs, &e->controller.survival, e->costs_dir, e->costs_key, &e->costs_error);
 }
 
 int engine_calibrate(struct engine *e, struct error *err)

@@ -123,6 +123,7 @@ libdedit_engine_a_SOURCES = \
 	%D%/stop.h \
 	%D%/survival.c \
 	%D%/survival.h \
+	%D%/survival_file.c \
 	%D%/tokenizer.c \
 	%D%/tokenizer.h \
 	%D%/tokenizer_added.c \

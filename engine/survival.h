@@ -10,8 +10,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/error.h"
 #include "engine/method.h"
 #include "engine/proposal.h"
+
+struct js_obj;
+struct strbuf;
 
 #define SURVIVAL_NODES   31u /* of a tree, in order of worth */
 #define SURVIVAL_WINDOWS 3u  /* the drafter's own, about 3/4, about half */
@@ -58,3 +62,10 @@ void survival_expect(const struct survival *s, uint32_t w, uint32_t passes, floa
  * does. */
 bool survival_next(const struct survival *s, uint32_t w, uint32_t passes, const float *reach,
                    uint32_t n, float *ret);
+
+/* ---- on disk (survival_file.c) -------------------------------------------------------------------- */
+
+/* One JSON object, on the end of b. */
+int survival_write(const struct survival *s, struct strbuf *b);
+/* Of such an object; an error names the file and the entry, and leaves *ret alone. */
+int survival_read(const struct js_obj *o, struct survival *ret, struct error *err);

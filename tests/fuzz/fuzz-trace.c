@@ -11,6 +11,7 @@
 #include "base/strbuf.h"
 #include "client/cli-trace-lines.h"
 #include "engine/cost.h"
+#include "engine/survival.h"
 
 static void trace(const char *s, size_t size)
 {
@@ -31,9 +32,10 @@ static void trace(const char *s, size_t size)
 static void costs(const char *s, size_t size)
 {
     struct costs c;
+    struct survival drafts = {.bin = {{0, 0}}};
     struct error err = {0};
     costs_init(&c);
-    if (costs_parse(&c, s, size, "x", "k", &err) < 0) {
+    if (costs_parse(&c, &drafts, s, size, "x", "k", &err) < 0) {
         FUZZ_CHECK(err.msg[0] != '\0');
         return;
     }
@@ -45,6 +47,13 @@ static void costs(const char *s, size_t size)
             cost_add(&c, (enum cost_kind)k, &l, 1000);
         }
     FUZZ_CHECK(c.pace > 0);
+    for (uint32_t p = 1; p <= DRAFT_MAX_PASSES; p++) {
+        float reach[SURVIVAL_NODES], before = 1;
+        survival_expect(&drafts, p % SURVIVAL_WINDOWS, p, reach);
+        for (uint32_t i = 0; i < SURVIVAL_NODES; before = reach[i++])
+            FUZZ_CHECK(reach[i] >= 0 && reach[i] <= before);
+        FUZZ_CHECK(survival_match(&drafts, p) >= 0 && survival_match(&drafts, p) <= 1);
+    }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

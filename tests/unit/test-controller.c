@@ -120,6 +120,44 @@ static struct costs some_costs(void)
     return c;
 }
 
+/* Every number another one. */
+static struct survival some_drafts(void)
+{
+    struct survival s;
+    memset(&s, 0, sizeof(s));
+    for (int i = 0; i < SURVIVAL_BINS; i++) {
+        s.bin[i] = (struct odds){2 + i, 3 + 2 * i};
+        for (int p = 0; p < SURVIVAL_PASSES; p++)
+            for (int d = 0; d < SURVIVAL_DEPTHS; d++)
+                s.cell[p][d][i] = (struct odds){p + 0.125 * i, 4 * p + d + 0.25 * i};
+    }
+    for (unsigned i = 0; i < SURVIVAL_MATCHES; i++)
+        s.match[i] = (struct odds){i, 2.5 * i};
+    for (unsigned w = 0; w < SURVIVAL_WINDOWS; w++)
+        for (unsigned p = 0; p < DRAFT_MAX_PASSES; p++) {
+            s.curve[w][p].n = 5 + 10 * w + p;
+            for (unsigned k = 0; k < SURVIVAL_NODES; k++)
+                s.curve[w][p].reach[k] = (float)(0.9 / (1 + w + p + k));
+        }
+    return s;
+}
+
+static void check_drafts(const struct survival *want, const struct survival *got)
+{
+    const struct odds *w = want->bin, *g = got->bin;
+    const size_t n = offsetof(struct survival, curve) / sizeof(*w); /* all odds, one array each */
+    for (size_t i = 0; i < n; i++) {
+        ck_assert_double_eq_tol(g[i].hits, w[i].hits, 0.001);
+        ck_assert_double_eq_tol(g[i].n, w[i].n, 0.001);
+    }
+    for (unsigned i = 0; i < SURVIVAL_WINDOWS * DRAFT_MAX_PASSES; i++) {
+        const struct curve *c = &want->curve[0][0] + i, *d = &got->curve[0][0] + i;
+        ck_assert_uint_eq(c->n, d->n);
+        for (unsigned k = 0; k < SURVIVAL_NODES; k++)
+            ck_assert_double_eq_tol((double)c->reach[k], (double)d->reach[k], 1e-6);
+    }
+}
+
 static char *only_file(const char *dir)
 {
     static char path[4400];
@@ -138,29 +176,34 @@ START_TEST(files)
     char dir[4300];
     snprintf(dir, sizeof(dir), "%s/costs", test_tmpdir());
     struct costs c = some_costs(), got;
+    const struct survival some = some_drafts();
+    struct survival drafts = {.bin = {{0, 0}}};
     costs_init(&got);
-    ck_assert_int_eq(costs_read(&got, dir, "this machine", &err), 1);
-    ck_ok(costs_write(&c, dir, "this machine", &err), &err);
-    ck_ok(costs_read(&got, dir, "this machine", &err), &err);
+    ck_assert_int_eq(costs_read(&got, &drafts, dir, "this machine", &err), 1);
+    ck_ok(costs_write(&c, &some, dir, "this machine", &err), &err);
+    ck_ok(costs_read(&got, &drafts, dir, "this machine", &err), &err);
     for (int k = 0; k < COST_KINDS; k++) {
         for (int i = 0; i < COST_SIZES; i++)
             ck_assert_double_eq_tol(got.table[k].ns[i], c.table[k].ns[i], 0.01);
         ck_assert_double_eq_tol(got.table[k].entry_ns, c.table[k].entry_ns, 0.01);
         ck_assert_double_eq_tol(got.table[k].row_ns, c.table[k].row_ns, 0.01);
     }
-    ck_assert_int_eq(costs_read(&got, dir, "another machine", &err), 1);
+    check_drafts(&some, &drafts);
+    ck_assert_int_eq(costs_read(&got, &drafts, dir, "another machine", &err), 1);
     /* Torn, foreign, senseless: said with the file's name, and nothing is changed. */
     char *path = only_file(dir);
     _cleanup_free_ char *text = NULL;
     size_t len;
     ck_ok(file_read(path, 1 << 16, &text, &len, &err), &err);
     struct costs same = got;
+    const struct survival same_drafts = drafts;
     for (size_t n = 0; n < len - 1; n += 7) {
         ck_ok(file_write_atomic(path, text, n, &err), &err);
-        ck_fails(costs_read(&got, dir, "this machine", &err), FORMAT, &err);
+        ck_fails(costs_read(&got, &drafts, dir, "this machine", &err), FORMAT, &err);
         ck_assert_ptr_nonnull(strstr(err.msg, path));
     }
     ck_assert_int_eq(memcmp(&same, &got, sizeof(got)), 0);
+    ck_assert_int_eq(memcmp(&same_drafts, &drafts, sizeof(drafts)), 0);
     static const char *const bad[] = {
         "{\"dedit_costs\": 2}",
         "{\"dedit_costs\": 1}",
@@ -169,12 +212,20 @@ START_TEST(files)
         "{\"dedit_costs\": 1, \"key\": \"that machine\"}",
         "[1, 2]"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
-        ck_assert_int_lt(costs_parse(&got, bad[i], strlen(bad[i]), "x", "this machine", &err), 0);
+        ck_assert_int_lt(
+            costs_parse(&got, &drafts, bad[i], strlen(bad[i]), "x", "this machine", &err), 0);
     /* A time that cannot be, and one that was never seen. */
     static const char *const swaps[][2] = {{"[5000000000,", "[-5000000000,"},
                                            {"[5000000000,", "[5e9,"},
                                            {"[5000000000,", "[0,"},
-                                           {"\"entry_ps\": 12500", "\"entry_ps\": true"}};
+                                           {"\"entry_ps\": 12500", "\"entry_ps\": true"},
+                                           /* more hits than observations, a curve that rises */
+                                           {"\"odds\": [2000, 3000", "\"odds\": [3001, 3000"},
+                                           {"\"odds\": [2000, 3000", "\"odds\": [2000"},
+                                           {"\"curves\": [5, 900000", "\"curves\": [5, 1000001"},
+                                           {"\"curves\": [5, 900000", "\"curves\": [5, 20000"},
+                                           {"\"curves\": [5, 900000", "\"curves\": [5, -1"},
+                                           {"\"drafts\": {", "\"drafts\": [], \"x\": {"}};
     for (size_t i = 0; i < sizeof(swaps) / sizeof(*swaps); i++) {
         char *at = strstr(text, swaps[i][0]);
         ck_assert_ptr_nonnull(at);
@@ -184,17 +235,24 @@ START_TEST(files)
         memcpy(changed, text, before);
         memcpy(changed + before, swaps[i][1], k);
         strcpy(changed + before + k, at + strlen(swaps[i][0]));
-        ck_fails(costs_parse(&got, changed, strlen(changed), "x", "this machine", &err), FORMAT,
-                 &err);
+        ck_fails(costs_parse(&got, &drafts, changed, strlen(changed), "x", "this machine", &err),
+                 FORMAT, &err);
     }
     ck_assert_int_eq(memcmp(&same, &got, sizeof(got)), 0);
+    ck_assert_int_eq(memcmp(&same_drafts, &drafts, sizeof(drafts)), 0);
+    /* A file of before drafts stood there: costs alone. */
+    char *at = strstr(text, ",\n \"drafts\"");
+    ck_assert_ptr_nonnull(at);
+    at[0] = '}', at[1] = '\0';
+    ck_ok(costs_parse(&got, &drafts, text, strlen(text), "x", "this machine", &err), &err);
+    ck_assert_int_eq(memcmp(&same_drafts, &drafts, sizeof(drafts)), 0);
     /* A place that cannot be written. */
-    ck_fails(costs_write(&c, "/proc/no/such", "this machine", &err), IO, &err);
+    ck_fails(costs_write(&c, &some, "/proc/no/such", "this machine", &err), IO, &err);
     /* None of the folders is there. */
     char deep[4400];
     snprintf(deep, sizeof(deep), "%s/a/b/c/d", dir);
-    ck_ok(costs_write(&c, deep, "this machine", &err), &err);
-    ck_ok(costs_read(&got, deep, "this machine", &err), &err);
+    ck_ok(costs_write(&c, &some, deep, "this machine", &err), &err);
+    ck_ok(costs_read(&got, &drafts, deep, "this machine", &err), &err);
     snprintf(deep, sizeof(deep), "rm -r %s/a", dir);
     ck_assert_int_eq(system(deep), 0);
     remove(path);
@@ -337,7 +395,15 @@ START_TEST(measured_and_kept)
     ck_assert_int_eq(engine_calibrate(e, &err), 0); /* once is enough */
     ck_assert_ptr_null(engine_costs_problem(e, &err));
     test_engine_idle(e);
-    struct costs want = e->controller.costs;
+    /* Drafts were seen, too. */
+    struct test_request drafted = {0};
+    q.sampling.max_tokens = 24;
+    ck_ok(test_submit(e, &q, &drafted, &err), &err);
+    test_run(e, NULL, 0);
+    test_request_done(&drafted);
+    const struct costs want = e->controller.costs;
+    const struct survival drafts = e->controller.survival;
+    ck_assert_uint_gt(drafts.curve[0][0].n, 0);
     engine_free(e);
     /* The next one knows. */
     e = kept_engine(model, dir);
@@ -346,6 +412,7 @@ START_TEST(measured_and_kept)
     for (int k = 0; k < COST_KINDS; k++)
         ck_assert_double_eq_tol(cost_of_rows(&e->controller.costs.table[k], 3),
                                 cost_of_rows(&want.table[k], 3), 0.02);
+    check_drafts(&drafts, &e->controller.survival);
     engine_free(e);
     /* A torn file is told once, and measured again. */
     char *path = only_file(dir);
