@@ -22,6 +22,7 @@ enum {
     OPT_CSV,
     OPT_SVG,
     OPT_ANSWERS,
+    OPT_COSTS,
     OPT_CHAT_FORMAT,
     OPT_NO_THINKING,
     OPT_QUIET,
@@ -49,6 +50,8 @@ static const struct option_def eval_opts[] = {
     {OPT_CSV, "csv", "FILE", "write all figures there"},
     {OPT_SVG, "svg", "FILE", "draw the speed-ups there"},
     {OPT_ANSWERS, "answers", "FILE", "write each answer's figures there"},
+    {OPT_COSTS, "costs", "FOLDER",
+     "what auto knows is read there and kept there, as\nthe daemon does it (default: auto starts without)"},
     {OPT_CHAT_FORMAT, "chat-format", "F",
      "chatml, qwen3, smollm2 or llama3\n(default: told by the model's template)"},
     {OPT_NO_THINKING, "no-thinking", NULL, "qwen3: close the thinking block at once"},
@@ -103,6 +106,9 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
         return 0;
     case OPT_ANSWERS:
         e->answers = arg;
+        return 0;
+    case OPT_COSTS:
+        e->engine.config.costs_dir = arg;
         return 0;
     case OPT_CHAT_FORMAT:
         return engine_option_chat_format(arg, &e->format, &e->format_given, err);

@@ -87,6 +87,20 @@ unwritable() {
 }
 ok 'a CSV file that cannot be written' unwritable
 
+# What auto knows is kept: the second run begins with the first one's drafts, and adds its own.
+seen() { python3 -c 'import json, sys; print(sum(json.load(open(sys.argv[1]))["drafts"]["odds"][1::2]))' "$1"/*.json; }
+kept() {
+    printf '{"prompt": "hello"}\n{"prompt": "hello there"}\n' > "$scratch/p.jsonl"
+    before=0
+    for i in 1 2; do
+        status 0 "$bench" eval --model "$golden/drafter/target" --drafter "$golden/drafter/fitted" --chat-format chatml \
+            --samples 0 --max-tokens 24 --quiet --setting auto --costs "$scratch/costs" "$scratch/p.jsonl" || return 1
+        now=$(seen "$scratch/costs") && [ "$now" -gt "$before" ] || { echo "$before, then $now"; return 1; }
+        before=$now
+    done
+}
+ok 'what auto knows is kept' kept
+
 if "$bench" tokenize x > /dev/null 2>&1; then
     printf '%s\n' '{"turns": ["Count to ten.", "And backwards?"]}' '{"turns": ["Say hello."]}' > "$scratch/few.jsonl"
     suite() {
