@@ -14,6 +14,8 @@ struct taps {
         stride;        /* values of a position in the cache */
     struct seq **seqs; /* [max_seqs] */
     float *logits;     /* [max_len][vocab], with soft_top */
+    uint32_t *drafted; /* the n_drafted tokens that have a draft id, ascending, with soft_top */
+    uint32_t n_drafted;
     size_t packed_len; /* values of one sequence as in the cache, one such buffer a thread */
     uint16_t *packed;
     struct taps_cache cache;
@@ -30,6 +32,7 @@ struct taps *taps_free(struct taps *t)
             engine_seq_free(t->engine, t->seqs[i]);
     mem_free(t->seqs);
     mem_free(t->logits);
+    mem_free(t->drafted);
     mem_free(t->packed);
     engine_free(t->engine);
     mem_free(t);
@@ -78,10 +81,15 @@ int taps_new(const struct taps_options *o, struct taps **ret, struct error *err)
     t->seqs = mem_calloc(o->max_seqs, sizeof(*t->seqs));
     t->packed_len = (size_t)o->max_len * t->stride;
     t->packed = mem_array(o->threads * t->packed_len, sizeof(*t->packed));
-    if (o->soft_top)
+    if (o->soft_top) {
         t->logits = mem_array(o->max_len, (size_t)t->vocab * sizeof(float));
-    if (!t->seqs || !t->packed || (o->soft_top && !t->logits))
+        t->drafted = mem_array(t->vocab, sizeof(*t->drafted));
+    }
+    if (!t->seqs || !t->packed || (o->soft_top && (!t->logits || !t->drafted)))
         return ERR_NOMEM(err);
+    for (uint32_t v = 0; o->soft_top && v < t->vocab; v++)
+        if (o->draft_ids[v] >= 0)
+            t->drafted[t->n_drafted++] = v;
     for (uint32_t i = 0; r == 0 && i < o->max_seqs; i++)
         r = engine_seq_new(t->engine, &t->seqs[i], err);
     if (r == 0 && o->cache)
@@ -100,8 +108,9 @@ static void pick(const struct taps *t, const float *z, int32_t *ids, float *p)
 {
     const uint32_t top = t->o.soft_top;
     uint32_t n = 0;
-    for (uint32_t v = 0; v < t->vocab; v++) {
-        if (t->o.draft_ids[v] < 0 || (n == top && !(z[v] > p[n - 1])))
+    for (uint32_t i = 0; i < t->n_drafted; i++) {
+        const uint32_t v = t->drafted[i];
+        if (n == top && !(z[v] > p[n - 1]))
             continue;
         uint32_t at = n < top ? n++ : n - 1;
         for (; at > 0 && z[v] > p[at - 1]; at--) {
