@@ -20,7 +20,9 @@ struct got {
     const struct author_plan *plans; /* NULL: drawn from the number */
     struct author_result last;
     struct data_span spans[8];
-    uint32_t n_spans, n_ids;
+    uint32_t n_spans, n_ids, ids[256];
+    enum chat_format format; /* 0: ChatML */
+    int think;               /* 1: yes, 0: as the format has it, -1: no */
 };
 
 static int plan(void *arg, uint64_t n, struct author_plan *ret, struct error *err)
@@ -60,6 +62,8 @@ static int take(void *arg, const struct author_result *r, struct error *err)
     if (r->record) {
         g->n_spans = r->record->n_spans;
         g->n_ids = (uint32_t)r->record->ids.len;
+        for (uint32_t i = 0; i < g->n_ids && i < ARRAY_LEN(g->ids); i++)
+            g->ids[i] = r->record->ids.ids[i];
         for (uint32_t i = 0; i < r->record->n_spans && i < ARRAY_LEN(g->spans); i++)
             g->spans[i] = r->record->spans[i];
         if (data_format_line(r->record, r->messages, &g->text) < 0)
@@ -94,8 +98,10 @@ static struct engine *open_engine(void)
 
 static int run(struct engine *e, struct got *g, uint32_t sequences, struct error *err)
 {
-    const struct author_options o = {.format = CHAT_CHATML,
-                                     .thinking = -1,
+    const struct author_options o = {.format = g->format,
+                                     .thinking = g->think < 0   ? 0
+                                                 : g->think > 0 ? 1
+                                                                : -1,
                                      .sequences = sequences,
                                      .max_len = 200,
                                      .max_user = 9,
@@ -163,6 +169,47 @@ START_TEST(spans_are_the_answers)
         ck_assert_uint_eq(g.spans[0].begin, ids.len);
     ck_assert(strstr(g.text.s, "\"content\":\"And again?\"") != NULL);
     strbuf_done(&g.text);
+    engine_free(e);
+}
+END_TEST
+
+/*
+ * TRN-07: what is trained on is the answer and its end, in every format of ChatML's tokens, whatever the prompt says: here it
+ * says what the model answers, and a thinking block that is closed at once belongs to the prompt.
+ */
+START_TEST(only_answers_are_trained)
+{
+    static const enum chat_format formats[] = {CHAT_CHATML, CHAT_QWEN3, CHAT_SMOLLM2};
+    static const char *const says[] = {"Say A", "A"};
+    struct engine *e = open_engine();
+    for (size_t i = 0; i < ARRAY_LEN(formats) * 4; i++) {
+        const bool with_system = i & 1;
+        const int think = i & 2 ? -1 : 0;
+        const struct author_plan plans[] = {{.turns = says,
+                                             .n_given = 1,
+                                             .n_turns = 1,
+                                             .system = with_system ? "A" : NULL,
+                                             .max_answer = 12}};
+        const struct chat_message m[] = {{.role = "system", .content = "A", .content_len = 1},
+                                         {.role = "user", .content = says[0], .content_len = 5}};
+        const struct chat_options o = {.add_generation_prompt = true,
+                                       .enable_thinking = think < 0 ? 0 : -1};
+        _cleanup_token_list_ struct token_list ids = {0};
+        struct got g = {.n_plans = 1, .plans = plans, .format = formats[i / 4], .think = think};
+        struct error err;
+        ck_ok(run(e, &g, 2, &err), &err);
+        ck_ok(chat_render_ids(formats[i / 4], engine_tokenizer(e), m + !with_system,
+                              2 - (size_t)!with_system, &o, &ids, &err),
+              &err);
+        ck_assert_uint_eq(g.dropped[AUTHOR_KEPT], 1);
+        ck_assert_uint_eq(g.n_spans, 1);
+        ck_assert_uint_eq(g.spans[0].begin, ids.len);
+        ck_assert_uint_eq(g.spans[0].end, g.n_ids);
+        ck_assert_uint_gt(g.n_ids, ids.len);
+        ck_assert_uint_lt(ids.len, ARRAY_LEN(g.ids));
+        ck_assert_int_eq(memcmp(g.ids, ids.ids, ids.len * sizeof(*g.ids)), 0);
+        strbuf_done(&g.text);
+    }
     engine_free(e);
 }
 END_TEST
@@ -299,6 +346,7 @@ int main(void)
     TCase *tc = test_case(s, "author");
     tcase_add_test(tc, same_whatever_runs_beside);
     tcase_add_test(tc, spans_are_the_answers);
+    tcase_add_test(tc, only_answers_are_trained);
     tcase_add_test(tc, what_is_left_out);
     tcase_add_test(tc, loops_are_cut);
     tcase_add_test(tc, turns_end_by_themselves);
