@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -123,6 +124,10 @@ int file_write_parts(const char *path, const struct iovec *parts, size_t n, stru
     }
     if (fd < 0)
         return ERR(err, IO, "%s: cannot create: %s", tmp, strerror(errno));
+    /* Who replaces a file does not open it to others. */
+    struct stat st;
+    if (lstat(path, &st) == 0 && S_ISREG(st.st_mode))
+        (void)fchmod(fd, st.st_mode & 0777);
     if (write_parts(fd, parts, n) < 0 || rename(tmp, path) < 0) {
         int saved = errno;
         (void)unlink(tmp);

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -12,29 +11,42 @@
 #include "base/alloc.h"
 #include "base/fd.h"
 
-/* Whether path is there and no regular file. */
-static bool is_special(const char *path)
+/* Whether new files can appear beside path. */
+static bool folder_is_writable(const char *path)
 {
-    struct stat st;
-    return stat(path, &st) == 0 && !S_ISREG(st.st_mode);
+    const char *slash = strrchr(path, '/');
+    _cleanup_free_ char *folder =
+        mem_strndup(slash ? path : ".", slash > path ? (size_t)(slash - path) : 1);
+    return folder && access(folder, W_OK | X_OK) == 0;
 }
 
-static int check_place(const char *path, struct error *err)
+/* How path is going to be written: 0 replaced or made, 1 as it is. */
+static int how(const char *path, struct error *err)
 {
-    const char *slash = strrchr(path, '/'), *at = path;
-    _cleanup_free_ char *folder = NULL;
-    if (!is_special(path)) { /* a new file appears beside it */
-        at = folder = mem_strndup(slash ? path : ".", slash > path ? (size_t)(slash - path) : 1);
-        if (!folder)
-            return ERR_NOMEM(err);
+    struct stat st;
+    if (!*path)
+        return ERR(err, INVALID, "an empty file name was given");
+    if (lstat(path, &st) < 0) {
+        if (errno != ENOENT)
+            return ERR(err, IO, "%s: cannot write: %s", path, strerror(errno));
+        if (path[strlen(path) - 1] == '/' || !folder_is_writable(path))
+            return ERR(err, IO, "%s: cannot write: no such folder, or it cannot be written", path);
+        return 0;
     }
-    return access(at, W_OK) < 0 ? ERR(err, IO, "%s: cannot write: %s", path, strerror(errno)) : 0;
+    if (S_ISDIR(st.st_mode))
+        return ERR(err, IO, "%s: cannot write: it is a folder", path);
+    const bool link = S_ISLNK(st.st_mode);
+    if (link && stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        return ERR(err, IO, "%s: cannot write: it is a link to a folder", path);
+    if (access(path, W_OK) < 0 && !(link && errno == ENOENT))
+        return ERR(err, IO, "%s: cannot write: %s", path, strerror(errno));
+    return link || !S_ISREG(st.st_mode) || !folder_is_writable(path);
 }
 
 int out_file_open(struct out_file *o, const char *path, struct error *err)
 {
-    *o = (struct out_file){.path = path};
-    int r = check_place(path, err);
+    int r = how(path, err);
+    *o = (struct out_file){.path = path, .through = r > 0};
     if (r < 0)
         return r;
     o->f = open_memstream(&o->text, &o->len);
@@ -51,7 +63,7 @@ void out_file_drop(struct out_file *o)
 
 static int write_through(const char *path, const char *text, size_t len, struct error *err)
 {
-    _cleanup_fd_ int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+    _cleanup_fd_ int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0666);
     if (fd < 0)
         return ERR(err, IO, "%s: cannot open: %s", path, strerror(errno));
     return fd_write_all(fd, text, len) < 0
@@ -64,10 +76,9 @@ int out_file_close(struct out_file *o, struct error *err)
     const bool bad = ferror(o->f) != 0;
     int r = fclose(o->f) || bad ? ERR_NOMEM(err) : 0;
     o->f = NULL;
-    if (r == 0 && is_special(o->path))
-        r = write_through(o->path, o->text, o->len, err);
-    else if (r == 0)
-        r = file_write_atomic(o->path, o->text, o->len, err);
+    if (r == 0)
+        r = o->through ? write_through(o->path, o->text, o->len, err)
+                       : file_write_atomic(o->path, o->text, o->len, err);
     out_file_drop(o);
     return r;
 }

@@ -2,10 +2,14 @@
 /*
  * A text that a command leaves in a file when it is whole.  It is gathered in memory and appears under
  * its name at once, so a reader, a full disk or a signal never leaves half of it, and what was there
- * before stays when it cannot be written.
+ * before stays when it cannot be written.  A file that is replaced keeps its mode.
+ *
+ * What cannot be replaced gets the text as it is: a terminal or a pipe, the file behind a link, a file
+ * in a folder that cannot be written.
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdio.h>
 
 #include "base/error.h"
@@ -13,14 +17,14 @@
 struct out_file {
     FILE *f; /* print there; NULL before out_file_open() */
     const char *path;
+    bool through; /* written as it is */
     char *text;
     size_t len;
 };
 
-/* path must stay; one that could not be written is an error already here. */
+/* path must stay; one that could not be written is an error already here, as far as that can be told. */
 int out_file_open(struct out_file *o, const char *path, struct error *err);
-/* Frees all, and writes what was printed; a path that is there and no regular file (a terminal, a pipe)
- * gets it as it is. */
+/* Frees all, and writes what was printed. */
 int out_file_close(struct out_file *o, struct error *err);
 /* Frees all, whatever was printed. */
 void out_file_drop(struct out_file *o);

@@ -36,6 +36,10 @@ int cli_trace_html(struct cli *c)
     bool good = mark && fwrite(trace_page, 1, (size_t)(mark - trace_page), f) > 0 &&
                 fwrite(b.s, 1, b.len, f) == b.len && fputs(mark + strlen(MARK), f) >= 0 &&
                 fflush(f) == 0;
+    if (path && !good) {
+        out_file_drop(&o);
+        return cli_fail_text(c, CLI_FAILED, "%s: out of memory", path);
+    }
     if (path)
         return out_file_close(&o, &err) < 0 ? cli_fail_text(c, CLI_FAILED, "%s", err.msg) : CLI_OK;
     return good ? CLI_OK : cli_fail_text(c, CLI_FAILED, "standard output: %s", strerror(errno));

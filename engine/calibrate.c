@@ -11,17 +11,19 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/strbuf.h"
 #include "engine/engine_internal.h"
 
-#define ROUNDS  4
-#define MOST    12.0 /* times one row: nobody will want more of them for drafts */
-#define NEAR    64u
-#define FAR     768u
-#define FAR_N   16u
-#define CALLS   64u
-#define BLOCKS  8u           /* of a drafter's pass */
-#define TIMEOUT 400000000ull /* ns: a size that takes longer is the last one that is measured */
+#define ROUNDS       4
+#define SAMPLE_BYTES 64u
+#define MOST         12.0 /* times one row: nobody will want more of them for drafts */
+#define NEAR         64u
+#define FAR          768u
+#define FAR_N        16u
+#define CALLS        64u
+#define BLOCKS       8u           /* of a drafter's pass */
+#define TIMEOUT      400000000ull /* ns: a size that takes longer is the last one that is measured */
 
 struct call {
     enum cost_kind kind;
@@ -54,6 +56,29 @@ static int add_shape(struct strbuf *b, const struct model_file *f, const struct 
                        model_family_name(c->family), c->n_layers, c->hidden, c->ffn, c->n_heads,
                        c->n_kv_heads, c->head_dim, c->vocab_size,
                        (unsigned long long)m->weight_bytes, (unsigned long long)m->packed_bytes);
+}
+
+/* A few bytes out of the middle of every tensor of the first and the last layer, and of those that
+ * belong to none. */
+static uint64_t sample(const struct model_file *f, uint64_t hash)
+{
+    const uint32_t last = model_file_config(f)->n_layers - 1;
+    for (int role = 0; role < MT_ROLE_COUNT; role++)
+        for (int end = 0; end < 2; end++) {
+            const struct model_tensor *t =
+                model_file_tensor(f, (enum model_tensor_role)role, end ? last : 0);
+            if (!t || !t->data)
+                continue;
+            const size_t n = t->bytes < SAMPLE_BYTES ? t->bytes : SAMPLE_BYTES;
+            hash = hash_bytes((const char *)t->data + (t->bytes - n) / 2, n, hash);
+        }
+    return hash;
+}
+
+uint64_t calibration_models(const struct engine *e)
+{
+    uint64_t hash = sample(e->file, 0);
+    return e->own_drafter ? sample(drafter_get_file(e->own_drafter), hash) : hash;
 }
 
 int calibration_key(const struct engine *e, char **ret, struct error *err)
@@ -171,8 +196,8 @@ static int run_inject(struct engine *e, const struct seq *s, uint32_t n, struct 
 {
     uint32_t at = 0;
     for (uint32_t i = 0; i < n; i++)
-        e->context[i] = (struct draft_context){
-            .taps = drafting_taps(e, &at), .pos = i, .slot = seq_slot(s, i)};
+        e->context[i] =
+            (struct draft_context){.taps = drafting_taps(e, &at), .pos = i, .slot = seq_slot(s, i)};
     return e->drafter.ops->inject(e->drafter.self, e->context, n, err);
 }
 

@@ -17,6 +17,8 @@ struct calibration; /* one that is under way */
 
 /* What the costs of this engine belong to: machine, threads, tier, sizes and types of the weights. */
 int calibration_key(const struct engine *e, char **ret, struct error *err);
+/* Tells the target and the drafter from others of the same shapes: how far drafts come is theirs alone. */
+uint64_t calibration_models(const struct engine *e);
 /* One more measurement.  1: there are more; 0: that was the last one, or there is no room now. */
 int calibration_step(struct engine *e, struct error *err);
 /* One call outside of the list; 0: there is no room for it. */

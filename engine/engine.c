@@ -264,8 +264,8 @@ static int load_models(struct engine *e, const struct backend_options *o,
 }
 
 /* The device did not take the model, and the configuration leaves the choice to us. */
-static int load_on_cpu(struct engine *e, struct backend_options *o, const struct load_progress *p,
-                       struct error *err)
+static int load_on_cpu(struct engine *e, struct backend_options *o, uint32_t asked_blocks,
+                       const struct load_progress *p, struct error *err)
 {
     (void)snprintf(e->device_note, sizeof(e->device_note), "computes on the CPU: %s", err->msg);
     if (e->space.model)
@@ -274,7 +274,10 @@ static int load_on_cpu(struct engine *e, struct backend_options *o, const struct
     e->space.backend = &backend_cpu;
     o->cuda = NULL;
     *err = (struct error){0};
-    int r = check_memory(e, o, err);
+    e->cfg.n_kv_blocks = asked_blocks; /* what kv_bytes buy may be more here */
+    int r = resolve_blocks(e, o, err);
+    if (r == 0)
+        r = check_memory(e, o, err);
     return r < 0 ? r : load_models(e, o, p, err);
 }
 
@@ -300,6 +303,7 @@ static int load(struct engine *e, const char *path, const struct load_progress *
     r = device_choose(e->cfg.device, &o, &e->space.backend, &optional, e->device_note,
                       sizeof(e->device_note), err);
     e->cfg.device = NULL; /* the caller's string */
+    const uint32_t asked_blocks = e->cfg.n_kv_blocks;
     if (r == 0)
         r = resolve_blocks(e, &o, err);
     if (r == 0)
@@ -329,7 +333,7 @@ static int load(struct engine *e, const char *path, const struct load_progress *
         if (r == DEDIT_E_DEVICE_LOST)
             return r;
         e->cfg.drafter = drafter;
-        r = load_on_cpu(e, &o, p, err);
+        r = load_on_cpu(e, &o, asked_blocks, p, err);
     }
     if (r < 0)
         return r;

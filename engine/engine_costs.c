@@ -17,7 +17,9 @@ int engine_costs_read(struct engine *e, struct error *err)
     e->costs_dir = mem_strdup(dir);
     if (!e->costs_dir)
         return ERR_NOMEM(err);
-    r = costs_read(&e->controller.costs, &e->controller.survival, dir, e->costs_key, &e->costs_error);
+    struct controller *c = &e->controller;
+    c->survival.of = calibration_models(e);
+    r = costs_read(&c->costs, &c->survival, dir, e->costs_key, &e->costs_error);
     if (r == DEDIT_E_NOMEM)
         return ERR_NOMEM(err);
     e->calibrated = r == 0; /* whatever is wrong with it: it is measured again */
@@ -26,8 +28,9 @@ int engine_costs_read(struct engine *e, struct error *err)
 
 void engine_costs_keep(struct engine *e)
 {
+    const struct controller *c = &e->controller;
     if (e->costs_dir && e->costs_key && e->calibrated)
-        (void)costs_write(&e->controller.costs, &e->controller.survival, e->costs_dir, e->costs_key, &e->costs_error);
+        (void)costs_write(&c->costs, &c->survival, e->costs_dir, e->costs_key, &e->costs_error);
 }
 
 int engine_calibrate(struct engine *e, struct error *err)

@@ -5,7 +5,7 @@
 
 #define FADE        0.998
 #define FADE_UNUSED 0.99
-#define PRIOR_COUNT 3.0  /* observations that the drafter's own word is worth */
+#define PRIOR_COUNT 3.0 /* observations that the drafter's own word is worth */
 #define CELL_COUNT  8.0 /* those that its bin is worth, for one depth and pass of it */
 #define CURVE_RATE  0.15f
 #define MOST        0.995f
@@ -137,7 +137,7 @@ void survival_forget_match(struct survival *s, uint32_t match)
 void survival_add(struct survival *s, uint32_t w, uint32_t passes, const float *reach, uint32_t n)
 {
     struct curve *c = &s->curve[w][passes - 1];
-    float rate = 1 / (float)(c->n + 1);
+    float rate = 1 / ((float)c->n + 1);
     if (rate < CURVE_RATE)
         rate = CURVE_RATE;
     for (uint32_t i = 0; i < n && i < SURVIVAL_NODES; i++) {

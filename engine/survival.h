@@ -36,6 +36,7 @@ struct survival {
     struct odds cell[SURVIVAL_PASSES][SURVIVAL_DEPTHS][SURVIVAL_BINS];
     struct odds match[SURVIVAL_MATCHES];
     struct curve curve[SURVIVAL_WINDOWS][DRAFT_MAX_PASSES];
+    uint64_t of; /* which target and drafter all this is of, see calibration_models() */
 };
 
 /* Probability of each token of an n-gram's continuation after a match of that length, given those
@@ -67,5 +68,6 @@ bool survival_next(const struct survival *s, uint32_t w, uint32_t passes, const 
 
 /* One JSON object, on the end of b. */
 int survival_write(const struct survival *s, struct strbuf *b);
-/* Of such an object; an error names the file and the entry, and leaves *ret alone. */
+/* Of such an object, when it is of the models that ret->of names; else *ret stays as it is.  An error
+ * names the file and the entry, and leaves *ret alone. */
 int survival_read(const struct js_obj *o, struct survival *ret, struct error *err);

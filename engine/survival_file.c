@@ -3,6 +3,7 @@
  * How far drafts came, beside the costs on disk: the next engine begins with what this one learnt.
  * Integers, as costs are: thousandths of observations, millionths of probabilities.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/strbuf.h"
@@ -47,7 +48,7 @@ static int add_number(struct strbuf *b, double x)
 int survival_write(const struct survival *of, struct strbuf *b)
 {
     struct survival s = *of;
-    int r = strbuf_adds(b, "{\"odds\": [");
+    int r = strbuf_addf(b, "{\"of\": \"%016llx\",\n  \"odds\": [", (unsigned long long)s.of);
     for (size_t i = 0; i < N_ODDS && r >= 0; i++) {
         const struct odds *o = odds_at(&s, i);
         r = add_number(b, o->hits * PER_OBSERVATION);
@@ -111,8 +112,15 @@ int survival_read(const struct js_obj *o, struct survival *ret, struct error *er
 {
     struct survival s;
     json_t *odds = NULL, *curves = NULL;
+    const char *of = "";
+    char want[17];
     memset(&s, 0, sizeof(s));
-    int r = list_of(o, "odds", 2 * (size_t)N_ODDS, &odds, err);
+    s.of = ret->of;
+    (void)snprintf(want, sizeof(want), "%016llx", (unsigned long long)s.of);
+    int r = js_str(o, "of", &of, err);
+    if (r < 0)
+        return r;
+    r = list_of(o, "odds", 2 * (size_t)N_ODDS, &odds, err);
     if (r == 0)
         r = list_of(o, "curves", N_CURVES * (1 + (size_t)SURVIVAL_NODES), &curves, err);
     for (size_t i = 0; i < N_ODDS && r == 0; i++) {
@@ -123,7 +131,7 @@ int survival_read(const struct js_obj *o, struct survival *ret, struct error *er
     }
     for (size_t i = 0; i < N_CURVES && r == 0; i++)
         r = read_curve(o, curves, i * (1 + (size_t)SURVIVAL_NODES), curve_at(&s, i), err);
-    if (r == 0)
+    if (r == 0 && !strcmp(of, want))
         *ret = s;
     return r;
 }

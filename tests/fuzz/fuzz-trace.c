@@ -11,6 +11,7 @@
 #include "base/strbuf.h"
 #include "client/cli-trace-lines.h"
 #include "engine/cost.h"
+#include "engine/json.h"
 #include "engine/survival.h"
 
 static void trace(const char *s, size_t size)
@@ -53,7 +54,18 @@ static void costs(const char *s, size_t size)
         for (uint32_t i = 0; i < SURVIVAL_NODES; before = reach[i++])
             FUZZ_CHECK(reach[i] >= 0 && reach[i] <= before);
         FUZZ_CHECK(survival_match(&drafts, p) >= 0 && survival_match(&drafts, p) <= 1);
+        survival_add(&drafts, p % SURVIVAL_WINDOWS, p, reach, SURVIVAL_NODES);
     }
+    /* What is written is read again. */
+    struct strbuf b = {0};
+    struct survival again = {.of = drafts.of};
+    json_t *v = NULL;
+    FUZZ_CHECK(survival_write(&drafts, &b) >= 0 && js_parse_object(b.s, b.len, "x", &v, &err) == 0);
+    struct js_obj o = js_root(v, "x");
+    FUZZ_CHECK(survival_read(&o, &again, &err) == 0);
+    FUZZ_CHECK(again.curve[1][0].n == drafts.curve[1][0].n);
+    json_decref(v);
+    strbuf_done(&b);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

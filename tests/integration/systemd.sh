@@ -368,33 +368,49 @@ gpu() {
         in_it systemctl daemon-reload && in_it systemctl restart dedit-d.service
 }
 ok 'the drop-in for graphics processors' gpu
-# A device that is lost, the emulated one: the request is told, the process ends with 75 to be started again, and serves.
+# A device that is lost, the emulated one: the request that runs is told, the process ends with 75 to be started
+# again, and serves.
 restarts() { in_it systemctl show -p NRestarts --value dedit-d.service; }
-ask_gpu() { in_it dedit-client generate -m gpu --ids --temperature 0 -n 2 --ignore-eos --quiet 1 2 3; }
+ask_gpu() { in_it dedit-client generate -m gpu --ids --temperature 0 -n "$1" --ignore-eos --quiet 1 2 3; }
+lose_it() {
+    : > "$scratch/runs"
+    ask_gpu 400 > "$scratch/runs" 2> "$scratch/err" &
+    asks=$!
+    tries=0
+    until [ -s "$scratch/runs" ] || [ $tries -ge 300 ]; do tries=$((tries + 1)); sleep 0.1; done
+    echo 700 > "$root/srv/lost.new" && chmod 644 "$root/srv/lost.new" && mv "$root/srv/lost.new" "$root/srv/lost"
+    wait $asks
+    told=$?
+    rm -f "$root/srv/lost"
+    cat "$scratch/err"
+    [ $told -ne 0 ] && grep -q 'the device is lost' "$scratch/err"
+}
 lost_device() {
+    in_it rm -f /run/systemd/system/dedit-d.service.d/w.conf
     cp "$build/libdedit-cuda-emu.so" "$root/usr/lib/" && in_it mkdir -p /run/systemd/system/dedit-d.service.d &&
         in_it sh -c 'printf "[Service]\nEnvironment=DEDIT_CUDA_EMU=/usr/lib/libdedit-cuda-emu.so CUEMU_FAIL=/srv/lost CUEMU_CHECK=1000\n" > /run/systemd/system/dedit-d.service.d/emu.conf' &&
-        cp "$root$conf" "$scratch/conf" && in_it sh -c 'printf "[model gpu]\npath = d_qwen3\ndevice = emu\nmax_num_seqs = 1\npreload = yes\n" >> "$0"' "$conf" &&
-        in_it systemctl daemon-reload && in_it systemctl restart dedit-d.service && ask_gpu > "$scratch/on_gpu" && [ -s "$scratch/on_gpu" ] || return 1
+        in_it sh -c 'printf "[model gpu]\npath = d_qwen3\ndevice = emu\nmax_num_seqs = 1\npreload = yes\n" >> "$0"' "$conf" &&
+        in_it systemctl daemon-reload && in_it systemctl restart dedit-d.service && ask_gpu 2 > "$scratch/on_gpu" && [ -s "$scratch/on_gpu" ] || return 1
     before=$(restarts)
-    echo 700 > "$root/srv/lost.new" && mv "$root/srv/lost.new" "$root/srv/lost"
-    ask_gpu > "$scratch/got" 2> "$scratch/err" && return 1
-    rm "$root/srv/lost"
-    cat "$scratch/err"
-    grep -q 'the device is lost' "$scratch/err" || return 1
+    lose_it || return 1
     tries=0
     until [ "$(restarts)" -gt "$before" ] && [ "$(in_it systemctl is-active dedit-d.service)" = active ]; do
         tries=$((tries + 1))
         [ $tries -lt 200 ] || return 1
         sleep 0.1
     done
-    in_it journalctl -u dedit-d.service -o cat --no-pager | grep 'status=75' && ask_gpu > "$scratch/got" && cmp "$scratch/on_gpu" "$scratch/got" &&
-        [ "$(restarts)" -eq $((before + 1)) ] || return 1
-    cat "$scratch/conf" > "$root$conf" && in_it rm /run/systemd/system/dedit-d.service.d/emu.conf && in_it systemctl daemon-reload &&
-        in_it systemctl restart dedit-d.service && ask > "$scratch/got" && cmp "$scratch/first" "$scratch/got"
+    in_it journalctl -u dedit-d.service -o cat --no-pager | grep 'status=75' && ask_gpu 2 > "$scratch/got" && cmp "$scratch/on_gpu" "$scratch/got" &&
+        [ "$(restarts)" -eq $((before + 1)) ]
+}
+device() {
+    cp "$root$conf" "$scratch/conf" || return 1
+    lost_device
+    lost=$?
+    cat "$scratch/conf" > "$root$conf" && in_it rm -f /run/systemd/system/dedit-d.service.d/emu.conf && in_it systemctl daemon-reload &&
+        in_it systemctl restart dedit-d.service && ask > "$scratch/got" && cmp "$scratch/first" "$scratch/got" && [ $lost -eq 0 ]
 }
 if [ -f "$build/libdedit-cuda-emu.so" ]; then
-    ok 'a device that is lost: started again' lost_device
+    ok 'a device that is lost: started again' device
 else
     tests_run=$((tests_run + 1))
     echo "ok $tests_run - a device that is lost # SKIP the emulated device is not built"

@@ -214,25 +214,39 @@ START_TEST(write_atomic)
 }
 END_TEST
 
-/* What a command prints into a file: whole, or what was there before; pipes get it as it is. */
+static void check_text(const char *path, const char *want)
+{
+    struct error e = {0};
+    char *s = NULL;
+    ck_ok(file_read(path, 100, &s, NULL, &e), &e);
+    ck_assert_str_eq(s, want);
+    mem_free(s);
+}
+
+static void print_to(const char *path, const char *text)
+{
+    struct error e = {0};
+    struct out_file o;
+    ck_ok(out_file_open(&o, path, &e), &e);
+    fputs(text, o.f);
+    ck_ok(out_file_close(&o, &e), &e);
+    ck_assert_ptr_null(o.f);
+}
+
+/* What a command prints into a file: whole, or what was there before. */
 START_TEST(out_files)
 {
     struct error e = {0};
     struct out_file o;
-    char *s = NULL, text[16] = "";
     const char *path = in_tmp("w");
-    ck_ok(out_file_open(&o, path, &e), &e);
-    fputs("one\n", o.f);
-    ck_assert_int_eq(access(path, F_OK), -1);
-    ck_ok(out_file_close(&o, &e), &e);
-    ck_assert_ptr_null(o.f);
+    print_to(path, "one\n");
+    check_text(path, "one\n");
+    ck_assert_int_eq(chmod(path, 0600), 0);
     ck_ok(out_file_open(&o, path, &e), &e);
     fputs("two, and not for long\n", o.f);
     out_file_drop(&o);
     out_file_drop(&o);
-    ck_ok(file_read(path, 100, &s, NULL, &e), &e);
-    ck_assert_str_eq(s, "one\n");
-    mem_free(s);
+    check_text(path, "one\n");
 
     signal(SIGXFSZ, SIG_IGN);
     struct rlimit lim = {.rlim_cur = 2, .rlim_max = RLIM_INFINITY}, old;
@@ -243,26 +257,57 @@ START_TEST(out_files)
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &lim), 0);
     ck_fails(out_file_close(&o, &e), IO, &e);
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
-    ck_ok(file_read(path, 100, &s, NULL, &e), &e);
-    ck_assert_str_eq(s, "one\n");
-    mem_free(s);
-    ck_assert_int_eq(unlink(path), 0);
+    check_text(path, "one\n");
 
+    print_to(path, "four\n"); /* and its mode stays */
+    check_text(path, "four\n");
+    struct stat st;
+    ck_assert_int_eq(stat(path, &st), 0);
+    ck_assert_uint_eq(st.st_mode & 0777, 0600);
+    ck_assert_int_eq(unlink(path), 0);
+    /* What can never be written is told before anything is printed. */
+    ck_fails(out_file_open(&o, "", &e), INVALID, &e);
+    ck_fails(out_file_open(&o, test_tmpdir(), &e), IO, &e);
+    ck_fails(out_file_open(&o, in_tmp("x/"), &e), IO, &e);
+    ck_fails(out_file_open(&o, in_tmp("no/w"), &e), IO, &e);
+    ck_assert_int_eq(rmdir(test_tmpdir()), 0); /* nothing else is there */
+}
+END_TEST
+
+/* What is no file of its own gets the text as it is: a pipe, and what links lead to. */
+START_TEST(out_files_as_they_are)
+{
+    char text[16] = "", path[4200], to[4200];
+    snprintf(path, sizeof(path), "%s/w", test_tmpdir());
+    snprintf(to, sizeof(to), "%s/to", test_tmpdir());
     ck_assert_int_eq(mkfifo(path, 0600), 0);
     int fd = open(path, O_RDONLY | O_NONBLOCK);
     ck_assert_int_ge(fd, 0);
-    ck_ok(out_file_open(&o, path, &e), &e);
-    fputs("four\n", o.f);
-    ck_ok(out_file_close(&o, &e), &e);
+    print_to(path, "pipe\n");
     ck_assert_int_eq(read(fd, text, sizeof(text) - 1), 5);
-    ck_assert_str_eq(text, "four\n");
+    ck_assert_str_eq(text, "pipe\n");
     close(fd);
     ck_assert_int_eq(unlink(path), 0);
 
-    ck_ok(out_file_open(&o, test_tmpdir(), &e), &e); /* a folder */
-    ck_fails(out_file_close(&o, &e), IO, &e);
-    ck_fails(out_file_open(&o, in_tmp("no/w"), &e), IO, &e);
-    ck_assert_int_eq(rmdir(test_tmpdir()), 0); /* nothing else is there */
+    struct stat st;
+    ck_assert_int_eq(symlink(to, path), 0);
+    print_to(path, "a new file, and a long one\n"); /* the link dangled */
+    print_to(path, "link\n");
+    ck_assert_int_eq(lstat(path, &st), 0);
+    ck_assert(S_ISLNK(st.st_mode));
+    check_text(to, "link\n");
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(unlink(to), 0);
+
+    /* "/dev/stdout" is a link, too. */
+    fd = open(to, O_RDWR | O_CREAT, 0600);
+    ck_assert_int_ge(fd, 0);
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    print_to(path, "out\n");
+    close(fd);
+    check_text(to, "out\n");
+    ck_assert_int_eq(unlink(to), 0);
+    ck_assert_int_eq(rmdir(test_tmpdir()), 0);
 }
 END_TEST
 
@@ -473,6 +518,7 @@ int main(void)
     tcase_add_test(t, read_oom);
     tcase_add_test(t, write_atomic);
     tcase_add_test(t, out_files);
+    tcase_add_test(t, out_files_as_they_are);
     tcase_add_test(t, write_atomic_no_space);
     tcase_add_test(t, map);
     tcase_add_test(t, files_that_shrink_while_mapped);

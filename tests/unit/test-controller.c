@@ -125,6 +125,7 @@ static struct survival some_drafts(void)
 {
     struct survival s;
     memset(&s, 0, sizeof(s));
+    s.of = 0xfedcba9876543210;
     for (int i = 0; i < SURVIVAL_BINS; i++) {
         s.bin[i] = (struct odds){2 + i, 3 + 2 * i};
         for (int p = 0; p < SURVIVAL_PASSES; p++)
@@ -177,7 +178,7 @@ START_TEST(files)
     snprintf(dir, sizeof(dir), "%s/costs", test_tmpdir());
     struct costs c = some_costs(), got;
     const struct survival some = some_drafts();
-    struct survival drafts = {.bin = {{0, 0}}};
+    struct survival drafts = {.of = some.of}, others = {.of = some.of + 1};
     costs_init(&got);
     ck_assert_int_eq(costs_read(&got, &drafts, dir, "this machine", &err), 1);
     ck_ok(costs_write(&c, &some, dir, "this machine", &err), &err);
@@ -189,6 +190,10 @@ START_TEST(files)
         ck_assert_double_eq_tol(got.table[k].row_ns, c.table[k].row_ns, 0.01);
     }
     check_drafts(&some, &drafts);
+    /* Another drafter of the same shape has the costs alone. */
+    const struct survival none = others;
+    ck_ok(costs_read(&got, &others, dir, "this machine", &err), &err);
+    ck_assert_int_eq(memcmp(&none, &others, sizeof(none)), 0);
     ck_assert_int_eq(costs_read(&got, &drafts, dir, "another machine", &err), 1);
     /* Torn, foreign, senseless: said with the file's name, and nothing is changed. */
     char *path = only_file(dir);
@@ -197,11 +202,13 @@ START_TEST(files)
     ck_ok(file_read(path, 1 << 16, &text, &len, &err), &err);
     struct costs same = got;
     const struct survival same_drafts = drafts;
-    for (size_t n = 0; n < len - 1; n += 7) {
+    for (size_t n = 0; n < len - 1; n += 97) {
         ck_ok(file_write_atomic(path, text, n, &err), &err);
         ck_fails(costs_read(&got, &drafts, dir, "this machine", &err), FORMAT, &err);
         ck_assert_ptr_nonnull(strstr(err.msg, path));
     }
+    for (size_t n = 0; n < len - 1; n++)
+        ck_fails(costs_parse(&got, &drafts, text, n, "x", "this machine", &err), FORMAT, &err);
     ck_assert_int_eq(memcmp(&same, &got, sizeof(got)), 0);
     ck_assert_int_eq(memcmp(&same_drafts, &drafts, sizeof(drafts)), 0);
     static const char *const bad[] = {
@@ -225,6 +232,8 @@ START_TEST(files)
                                            {"\"curves\": [5, 900000", "\"curves\": [5, 1000001"},
                                            {"\"curves\": [5, 900000", "\"curves\": [5, 20000"},
                                            {"\"curves\": [5, 900000", "\"curves\": [5, -1"},
+                                           {"\"curves\": [5, ", "\"curves\": [4294967296, "},
+                                           {"\"of\": \"", "\"of\": 1, \"x\": \""},
                                            {"\"drafts\": {", "\"drafts\": [], \"x\": {"}};
     for (size_t i = 0; i < sizeof(swaps) / sizeof(*swaps); i++) {
         char *at = strstr(text, swaps[i][0]);
@@ -345,6 +354,11 @@ START_TEST(curves)
         survival_add(&s, 0, 2, two, 8);
     ck_assert(survival_next(&s, 0, 1, one, 8, got));
     ck_assert(near(got[0], 0.8f));
+    /* One that was added to for ever still moves, and stays a probability. */
+    s.curve[0][1].n = UINT32_MAX;
+    survival_add(&s, 0, 2, one, 8);
+    ck_assert_uint_eq(s.curve[0][1].n, UINT32_MAX);
+    ck_assert(s.curve[0][1].reach[0] < 0.8f && s.curve[0][1].reach[0] > one[0]);
     /* A sure draft has little to win, a hopeless one as well. */
     float sure[2] = {0.99f, 0.01f};
     ck_assert(survival_next(&s, 0, 1, sure, 2, got));

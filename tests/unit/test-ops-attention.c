@@ -503,33 +503,68 @@ START_TEST(definition)
 }
 END_TEST
 
-/* NaN and infinities in q, K and V show in that row alone. */
+#define POISONED_ROWS 12u
+
+/* Element d of V at the row's own position, all KV heads. */
+static void poison_v(struct pool *p, const struct dk_attn_row *row, uint32_t d, float x)
+{
+    const uint32_t hd = p->kv.head_dim, at = row->n_vis - 1;
+    for (uint32_t h = 0; h < p->kv.n_kv_heads; h++) {
+        size_t i =
+            ((size_t)row->blocks[at / 16] * p->kv.n_kv_heads + h) * hd * 16 + at % 16 * hd + d;
+        if (p->kv.type == DK_KV_F32)
+            ((float *)p->kv.v)[i] = x;
+        else
+            ((uint16_t *)p->kv.v)[i] =
+                p->kv.type == DK_KV_BF16 ? dk_f32_to_bf16(x) : dk_f32_to_f16(x);
+    }
+}
+
+static void check_poisoned(const struct dk_ops *ops, const struct pool *p, struct batch *b,
+                           void *scratch)
+{
+    clear(b);
+    run(ops, p, b, 0, b->n_rows, 0, 3, b->out, scratch);
+    for (uint32_t row = 0; row < POISONED_ROWS; row++)
+        for (uint32_t i = 0; i < 192; i++) {
+            float got = b->out[row * b->ld + i], want = b->want[row * b->ld + i];
+            bool bad = (row == 5 && i / 64 == 1) || (row == 7 && i / 64 == 2) ||
+                       (row >= 9 && i % 64 == 17) || (row >= 3 && i % 64 == 63);
+            ck_assert_msg(bad ? !(fabsf(got) < INFINITY) : same_bits(got, want),
+                          "%s %s: row %u, element %u", p->kv.amx ? "amx" : "exact",
+                          dk_kv_type_name(p->kv.type), row, i);
+        }
+}
+
+/* NaN and infinities in q and V show in the rows that see them alone, in those elements alone. */
 START_TEST(poison)
 {
     struct rng r = {26};
     struct pool p;
     struct batch *b = mem_zalloc(sizeof *b);
+    const bool amx = _i >= DK_KV_TYPE_COUNT;
     void *scratch = mem_aligned(64, DK_SCRATCH_BYTES);
-    pool_init(&p, &r, DK_KV_F32, 1, 3, 64);
+    pool_init(&p, &r, (enum dk_kv_type)(_i % DK_KV_TYPE_COUNT), 1, 3, 64);
+    p.kv.amx = amx;
     batch_init(b, &r, &p);
-    add_sequence(b, &p, 300, 12, 0);
+    add_sequence(b, &p, 300, POISONED_ROWS, 0);
     oracle(b, &p, scratch);
     b->q[5 * b->ld + 64 + 3] = NAN;      /* row 5, head 1 */
     b->q[7 * b->ld + 2 * 64] = INFINITY; /* row 7, head 2 */
+    poison_v(&p, &b->rows[9], 17, NAN);
+    poison_v(&p, &b->rows[3], 63, -INFINITY);
     for (int tier = 0; tier < DK_TIER_COUNT; tier++) {
         const struct dk_ops *ops = dk_ops((enum dk_tier)tier);
-        if (!ops)
-            continue;
-        clear(b);
-        run(ops, &p, b, 0, b->n_rows, 0, 3, b->out, scratch);
-        for (uint32_t row = 0; row < b->n_rows; row++)
-            for (uint32_t i = 0; i < 192; i++) {
-                float got = b->out[row * b->ld + i], want = b->want[row * b->ld + i];
-                bool bad = (row == 5 && i / 64 == 1) || (row == 7 && i / 64 == 2);
-                ck_assert_msg(bad ? got != got : same_bits(got, want), "row %u, element %u", row,
-                              i);
-            }
+        if (ops && (!amx || tier == DK_TIER_C || tier == DK_TIER_AMX))
+            check_poisoned(ops, &p, b, scratch);
     }
+#ifdef HAVE_AMX_EMU
+    if (amx && dk_ops(DK_TIER_AVX512)) {
+        struct dk_ops emulated = *dk_ops(DK_TIER_AVX512);
+        emulated.attention = dk_cpu_attention_bf16_amx_emu;
+        check_poisoned(&emulated, &p, b, scratch);
+    }
+#endif
     batch_done(b);
     pool_done(&p);
     mem_free(scratch);
@@ -607,7 +642,7 @@ int main(void)
     tcase_add_loop_test(t, prefill, 0, n);
     tcase_add_loop_test(t, trees, 0, n);
     tcase_add_loop_test(t, scattered, 0, 6);
-    tcase_add_test(t, poison);
+    tcase_add_loop_test(t, poison, 0, 2 * DK_KV_TYPE_COUNT);
     tcase_add_test(t, threads);
     return test_main(s);
 }
