@@ -33,7 +33,7 @@ no_locale() {
 }
 no_ctype() { calls 'isalpha|isdigit|isalnum|isspace|isupper|islower|ispunct|isxdigit|isprint|tolower|toupper|strcasecmp|strncasecmp' "$libraries"; }
 no_unbounded() { calls 'gets|strcpy|strcat|sprintf|vsprintf|stpcpy|strtok|alloca|tmpnam|mktemp' "$all"; }
-# What getline() and scandir() give is freed by free().
+# What getline(), scandir() and open_memstream() give is freed by free().
 no_malloc() {
     calls 'malloc|calloc|realloc|reallocarray|strdup|strndup|asprintf|vasprintf|aligned_alloc|posix_memalign|memalign|valloc' "$all" |
         grep -v '^base/alloc\.c:'
