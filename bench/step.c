@@ -232,9 +232,8 @@ static int open_all(struct step *s, struct error *err)
     if (r < 0)
         return r;
     s->amx_class = strstr(engine_class(s->e), "amx") != NULL;
-    if (s->csv_path && (r = out_file_open(&s->csv_file, s->csv_path, err)) < 0)
+    if (s->csv_path && (r = out_file_open(&s->csv, s->csv_path, err)) < 0)
         return r;
-    s->csv = s->csv_file.f;
     if (s->load)
         return 0;
     return floors_new(c->n_threads, c->tier, s->weight_bytes, &s->floors, err);
@@ -246,7 +245,7 @@ static void close_all(struct step *s)
     engine_free(s->e);
     model_file_free(s->file);
     s->file = NULL;
-    out_file_drop(&s->csv_file);
+    out_file_drop(&s->csv);
 }
 
 static int run_all(struct step *s, struct error *err)
@@ -305,8 +304,8 @@ static int run(const struct bench_command *c, int argc, char **argv)
     }
     if (r == 0)
         r = run_all(&s, &err);
-    if (r == 0 && s.csv)
-        r = out_file_close(&s.csv_file, &err);
+    if (r == 0 && s.csv.f)
+        r = out_file_close(&s.csv, &err);
     close_all(&s);
     return r < 0 ? bench_fail(c, BENCH_FAILED, "%s", err.msg) : BENCH_OK;
 }

@@ -24,8 +24,7 @@ struct step {
     struct engine *e;
     struct model_file *file;
     struct floors *floors;
-    struct out_file csv_file;
-    FILE *csv; /* its, or NULL */
+    struct out_file csv; /* csv.f: NULL without --csv */
     /* Of the matrices that a step reads. */
     size_t weight_bytes;
     double float_params, int_params, head_params;

@@ -72,8 +72,8 @@ int step_load(struct step *s, struct error *err)
     for (size_t k = 0; k < ARRAY_LEN(names); k++) {
         struct stats t = stats_of(ms[k], n);
         printf("%-26s %8.1f (%.1f-%.1f)\n", names[k], t.median, t.lo, t.hi);
-        if (s->csv)
-            fprintf(s->csv, "\"%s\",\"%s\",%.3f,%.3f,%.3f\n", engine_model_name(s->e), names[k],
+        if (s->csv.f)
+            fprintf(s->csv.f, "\"%s\",\"%s\",%.3f,%.3f,%.3f\n", engine_model_name(s->e), names[k],
                     t.median, t.lo, t.hi);
     }
     return 0;

@@ -147,8 +147,8 @@ static void print_rows(struct step *s, uint32_t context, struct rows_data *d)
         printf("%5u %10.3f (%8.3f-%8.3f) %7.2f (%5.2f-%5.2f) %10.3f %6.0f %% %8.1f\n", s->rows[i],
                t.median * 1e3, t.lo * 1e3, t.hi * 1e3, ratio.median, ratio.lo, ratio.hi,
                floor.median * 1e3, share.median * 100, gbs);
-        if (s->csv)
-            fprintf(s->csv,
+        if (s->csv.f)
+            fprintf(s->csv.f,
                     "\"%s\",\"%s\",%s,%u,%u,%u,%.6f,%.6f,%.6f,%.4f,%.4f,%.4f,%.6f,%.4f,%.3f\n",
                     engine_model_name(s->e), engine_class(s->e),
                     dk_tier_name(s->engine.config.tier), s->engine.config.n_threads, context,
@@ -163,10 +163,10 @@ int step_rows(struct step *s, struct error *err)
     int r = rows_data_new(s, &d);
     if (r < 0)
         return ERR_NOMEM(err);
-    if (s->csv)
+    if (s->csv.f)
         fputs("model,class,tier,threads,context,rows,ms,ms_lo,ms_hi,ratio,ratio_lo,ratio_hi,"
               "floor_ms,share,gb_per_s\n",
-              s->csv);
+              s->csv.f);
     for (size_t i = 0; i < s->n_contexts && r == 0; i++) {
         r = measure_rows(s, s->contexts[i], &d, err);
         if (r == 0) {
@@ -216,8 +216,8 @@ int step_prefill(struct step *s, struct error *err)
                flop / t.median / 1e9, share.median * 100, share.lo * 100, share.hi * 100,
                s->amx_class ? "AMX BF16" : "FMA");
         print_peaks(s, d.read, d.fma, d.dot, d.amx);
-        if (s->csv)
-            fprintf(s->csv,
+        if (s->csv.f)
+            fprintf(s->csv.f,
                     "model,class,tier,threads,tokens,ms,ms_lo,ms_hi,gflops,share\n"
                     "\"%s\",\"%s\",%s,%u,%u,%.4f,%.4f,%.4f,%.2f,%.4f\n",
                     engine_model_name(s->e), engine_class(s->e),
@@ -245,10 +245,10 @@ int step_rest(struct step *s, struct error *err)
         return r;
     if (rows_data_new(s, &d) < 0)
         return ERR_NOMEM(err);
-    if (s->csv)
+    if (s->csv.f)
         fputs("model,class,tier,threads,context,step_ms,products_ms,rest_ms,rest_lo,rest_hi,"
               "kv_read_ms\n",
-              s->csv);
+              s->csv.f);
     puts(
         "\ncontext  step ms  products ms  rest ms (95 %)         of the step  reading the KV once, ms");
     for (size_t i = 0; i < s->n_contexts && r == 0; i++) {
@@ -275,8 +275,8 @@ int step_rest(struct step *s, struct error *err)
             printf("%7u %8.3f %12.3f %8.3f (%.3f-%.3f) %14.1f %% %19.3f\n", context,
                    step.median * 1e3, products.median * 1e3, rest.median * 1e3, rest.lo * 1e3,
                    rest.hi * 1e3, share.median * 100, read.median * 1e3);
-            if (s->csv)
-                fprintf(s->csv, "\"%s\",\"%s\",%s,%u,%u,%.6f,%.6f,%.6f,%.6f,%.6f,%.6f\n",
+            if (s->csv.f)
+                fprintf(s->csv.f, "\"%s\",\"%s\",%s,%u,%u,%.6f,%.6f,%.6f,%.6f,%.6f,%.6f\n",
                         engine_model_name(s->e), engine_class(s->e), dk_tier_name(ec->tier),
                         s->engine.config.n_threads, context, step.median * 1e3,
                         products.median * 1e3, rest.median * 1e3, rest.lo * 1e3, rest.hi * 1e3,

@@ -146,6 +146,17 @@ START_TEST(small_batches)
 }
 END_TEST
 
+/* Logits of the text, the same in chunks of seven; frees the engine. */
+static float *last_logits(struct engine *e)
+{
+    struct truth t;
+    truth_init(&t, e);
+    check_chunk(e, &t, 7, engine_class(e));
+    engine_free(e);
+    free(t.taps);
+    return t.logits;
+}
+
 START_TEST(kv_types)
 {
     float *by_type[DK_KV_TYPE_COUNT];
@@ -155,12 +166,7 @@ START_TEST(kv_types)
         c.kv_type = (enum dk_kv_type)k;
         struct engine *e = test_engine(models[0], &c);
         ck_assert_ptr_nonnull(strstr(engine_class(e), dk_kv_type_name(c.kv_type)));
-        struct truth t;
-        truth_init(&t, e);
-        check_chunk(e, &t, 7, "kv type");
-        engine_free(e);
-        by_type[k] = t.logits;
-        free(t.taps);
+        by_type[k] = last_logits(e);
     }
     /* Rounded K/V: near, and not the same. */
     test_floats_close("f16", by_type[DK_KV_F16], by_type[DK_KV_F32], n, 0.05, 0.05);
@@ -195,12 +201,7 @@ START_TEST(kv_of_amx)
                           c.kv_bytes / (2 * 2 * 2 * 32 * 16 * 2));
         engine_memory(e, &mem[k]);
         ck_assert_uint_le(mem[k].kv_bytes, c.kv_bytes);
-        struct truth t;
-        truth_init(&t, e);
-        check_chunk(e, &t, 7, "kv of amx");
-        engine_free(e);
-        by_type[k] = t.logits;
-        free(t.taps);
+        by_type[k] = last_logits(e);
     }
     ck_assert_uint_eq(mem[DK_KV_F32].kv_bytes, mem[DK_KV_BF16].kv_bytes);
     ck_assert(memcmp(by_type[DK_KV_F32], by_type[DK_KV_BF16], n * sizeof(float)) == 0);

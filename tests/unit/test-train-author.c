@@ -174,8 +174,9 @@ START_TEST(spans_are_the_answers)
 END_TEST
 
 /*
- * TRN-07: what is trained on is the answer and its end, in every format of ChatML's tokens, whatever the prompt says: here it
- * says what the model answers, and a thinking block that is closed at once belongs to the prompt.
+ * TRN-07: what is trained on is the answer and its end, in every format of ChatML's tokens, whatever
+ * the prompt says: here it says what the model answers, and a thinking block that is closed at once
+ * belongs to the prompt.
  */
 START_TEST(only_answers_are_trained)
 {

@@ -98,6 +98,13 @@ static inline void round_block(const struct dk_kv *kv, const void *k, const void
         round_k(DK_KV_F16, hd, k, next, out);
 }
 
+/* The j-th two of the rows that are read next, which stand in line; next, and any of it, may be NULL. */
+static inline void fetch_pair(const void *const *next, uint32_t j, uint32_t row_bytes)
+{
+    for (uint32_t i = 0; next && next[2 * j] && i < 2 * row_bytes; i += 64)
+        __builtin_prefetch((const char *)next[2 * j] + i, 0, 2);
+}
+
 /* V of 32 positions, NULL: zeros.  next: of the 32 behind them, fetched meanwhile, or NULL.  Returns
  * whether all of it is finite. */
 static inline __attribute__((always_inline)) bool round_v(enum dk_kv_type type, uint32_t hd,
@@ -110,8 +117,7 @@ static inline __attribute__((always_inline)) bool round_v(enum dk_kv_type type, 
     __mmask16 bad = 0;
     for (uint32_t j = 0; j < GROUP / 2; j++) {
         const void *a = rows[2 * j], *b = rows[2 * j + 1];
-        for (uint32_t i = 0; next && next[2 * j] && i < 2 * bytes; i += 64) /* two rows in line */
-            __builtin_prefetch((const char *)next[2 * j] + i, 0, 2);
+        fetch_pair(next, j, bytes);
         for (uint32_t d = 0; d < hd; d += 16) {
             const __mmask16 m = hd - d >= 16 ? 0xffff : (__mmask16)((1u << (hd - d)) - 1);
             __m512i x =
@@ -133,8 +139,7 @@ static inline bool pair_v(uint32_t hd, const void *const *rows, const void *cons
     __m512i most = _mm512_setzero_si512();
     for (uint32_t j = 0; j < GROUP / 2; j++) {
         const uint16_t *a = rows[2 * j], *b = rows[2 * j + 1];
-        for (uint32_t i = 0; next && next[2 * j] && i < 2 * bytes; i += 64) /* two rows in line */
-            __builtin_prefetch((const char *)next[2 * j] + i, 0, 2);
+        fetch_pair(next, j, bytes);
         for (uint32_t d = 0; d < hd; d += 16) {
             const __mmask16 m = hd - d >= 16 ? 0xffff : (__mmask16)((1u << (hd - d)) - 1);
             __m256i low = a ? _mm256_maskz_loadu_epi16(m, a + d) : _mm256_setzero_si256();
