@@ -60,6 +60,7 @@ libdedit_kernels_avx512_a_SOURCES = \
 libdedit_kernels_amx_a_CFLAGS = $(DEDIT_CFLAGS) $(DEDIT_WARN_CFLAGS) $(AMX_CFLAGS)
 libdedit_kernels_amx_a_SOURCES = \
 	%D%/cpu/matmul-quant/amx.c \
+	%D%/cpu/matmul-quant/amx_unit.h \
 	%D%/cpu/amx.h \
 	%D%/cpu/attention/amx.c \
 	%D%/cpu/attention/amx_round.h \

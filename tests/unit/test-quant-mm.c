@@ -72,14 +72,61 @@ START_TEST(tiers_agree)
 }
 END_TEST
 
-/* Many inputs (several chunks of blocks in every tier) and many rows (several chunks of rows). */
+/* Quants of all zeros or all ones (Q8_0: -128, 127), scales as they are. */
+static void extreme_quants(struct qcase *c)
+{
+    const struct dk_type_info *info = dk_type_info(c->w.type);
+    const bool two = dk_qgeom(c->w.type).kind == DK_QK_MIN;
+    for (uint32_t o = 0; o < c->w.n; o++)
+        for (uint8_t *b = c->src + o * c->row_bytes; b < c->src + (o + 1) * c->row_bytes;
+             b += info->block_bytes) {
+            const size_t scales = c->w.type == DK_Q6_K ? 208 : 0;
+            uint8_t kept[4];
+            memcpy(kept, b + scales, two ? 4 : 2);
+            memset(b, c->w.type == DK_Q8_0 ? (o % 2 ? 0x80 : 0x7f) : (o % 2 ? 0 : 0xff),
+                   info->block_bytes);
+            memcpy(b + scales, kept, two ? 4 : 2);
+        }
+    dk_weight_pack(c->packed, c->w.type, DK_LAYOUT_PANEL, c->w.n, c->w.k, c->src, c->row_bytes, 0,
+                   c->w.n_panels);
+}
+
+/* Sums as large as they can be: whatever a tier adds, shifts or places must hold them. */
+START_TEST(largest_sums)
+{
+    /* Per row: the first input, which sets the step, then all others, in steps.  518136 has the
+     * least mid and low planes below the largest high one; 16 * 127 + 7 only these. */
+    static const int32_t rows[][2] = {{DK_QMAX, DK_QMAX},   {DK_QMAX, -DK_QMAX}, {DK_QMAX, 518136},
+                                      {-DK_QMAX, -518136},  {DK_QMAX, 2039},     {DK_QMAX, -2056},
+                                      {DK_QMAX, 1},         {DK_QMAX, 0},        {DK_QMAX, 4096},
+                                      {-DK_QMAX, -520192}};
+    struct qrng g = {.state = 5 + (uint32_t)_i};
+    struct qcase c;
+    qcase_new(&c, &g, types[_i], 34, 512, 2 * ARRAY_LEN(rows), 0);
+    extreme_quants(&c);
+    for (uint32_t r = 0; r < c.rows; r++)
+        for (uint32_t i = 0; i < c.w.k; i++)
+            c.x_mem[r * c.ldx + i] = (float)rows[r / 2][i % 32 != 0] * (r % 2 ? 0x1p-19f : 1);
+    float *want = qcase_run(&c, tier(DK_TIER_C));
+    for (uint32_t r = 0; r < c.rows; r++)
+        ck_assert(isfinite(want[r * c.ldy]));
+    equals_portable(&c, want);
+    mem_free(want);
+    qcase_free(&c);
+}
+END_TEST
+
+/* Many inputs (several chunks of blocks in every tier), rows (several chunks of rows) and panels. */
 START_TEST(large_sizes_agree)
 {
     enum dk_type t = types[_i];
     struct qrng g = {.state = 7 + (uint32_t)_i};
-    const uint32_t sizes[][3] = {{17, 40192, 3}, {20, 40192, 21}, {40, 512, 150}, {16, 1536, 65}};
+    const uint32_t sizes[][3] = {{17, 40192, 3}, {20, 40192, 21}, {40, 512, 150}, {16, 1536, 65},
+                                  {560, 160, 32}, {1040, 96, 7}};
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
         struct qcase c;
+        if (sizes[i][1] % dk_type_info(t)->block_elems)
+            continue;
         qcase_new(&c, &g, t, sizes[i][0], sizes[i][1], sizes[i][2], 0);
         float *want = qcase_run(&c, tier(DK_TIER_C));
         equals_portable(&c, want);
@@ -293,6 +340,7 @@ int main(void)
     Suite *s = suite_create("quant-mm");
     TCase *c = test_case(s, "mm");
     tcase_add_loop_test(c, tiers_agree, 0, (int)ARRAY_LEN(types));
+    tcase_add_loop_test(c, largest_sums, 0, (int)ARRAY_LEN(types));
     tcase_add_loop_test(c, large_sizes_agree, 0, (int)ARRAY_LEN(types));
     tcase_add_loop_test(c, rows_and_splits, 0, (int)ARRAY_LEN(types));
     tcase_add_loop_test(c, threads, 0, (int)ARRAY_LEN(types));

@@ -89,6 +89,12 @@ struct dk_q512_super {
     __m512 d, m;
 };
 
+DK_INLINE void dk_q512_shared(const uint8_t *s, struct dk_q512_super *super)
+{
+    super->d = dk_q512_f16(s);
+    super->m = _mm512_xor_ps(dk_q512_f16(s + 32), _mm512_set1_ps(-0.0f));
+}
+
 /* s: the scale lines of the block's group; i: the block's place in the group.  super: kept from the
  * first block of a group to the last. */
 DK_INLINE void dk_q512_scales(enum dk_type t, const uint8_t *s, unsigned i,
@@ -98,10 +104,8 @@ DK_INLINE void dk_q512_scales(enum dk_type t, const uint8_t *s, unsigned i,
     r->dw[1] = r->mw = _mm512_setzero_ps();
     if (g.group == 8) {
         const uint8_t *sub = s + 64 + 32 * i;
-        if (i == 0) {
-            super->d = dk_q512_f16(s);
-            super->m = _mm512_xor_ps(dk_q512_f16(s + 32), _mm512_set1_ps(-0.0f));
-        }
+        if (i == 0)
+            dk_q512_shared(s, super);
         if (g.kind == DK_QK_SUB) {
             r->dw[0] = _mm512_mul_ps(super->d, dk_q512_i8(sub));
             r->dw[1] = _mm512_mul_ps(super->d, dk_q512_i8(sub + 16));
