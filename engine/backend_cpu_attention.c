@@ -12,57 +12,76 @@ static void norm_heads(const struct dk_ops *ops, float *x, uint32_t n_heads, uin
         ops->rmsnorm(x + (size_t)h * hd, x + (size_t)h * hd, w, hd, eps);
 }
 
-void cpu_store_kv(struct backend_model *m, const struct cpu_layer *l, uint32_t r, uint32_t slot)
+/* Of one row, KV heads [h0, h1). */
+static void store_heads(struct backend_model *m, const struct cpu_layer *l, uint32_t r,
+                        uint32_t slot, uint32_t h0, uint32_t h1)
 {
     const struct dk_ops *ops = m->ops;
-    const uint32_t hd = m->cfg.head_dim, heads = m->cfg.n_kv_heads;
+    const uint32_t hd = m->cfg.head_dim, n = h1 - h0;
+    const size_t at = (size_t)h0 * hd;
     float *k = m->s.k + r * m->s.ld_kv, *v = m->s.v + r * m->s.ld_kv;
     if (l->k_bias)
-        ops->add(k, l->k_bias, heads * hd);
+        ops->add(k + at, l->k_bias + at, n * hd);
     if (l->v_bias)
-        ops->add(v, l->v_bias, heads * hd);
+        ops->add(v + at, l->v_bias + at, n * hd);
     if (l->k_norm)
-        norm_heads(ops, k, heads, hd, l->k_norm, m->cfg.rms_eps);
-    ops->rope(k, heads, hd, m->s.cs + (size_t)r * hd, m->cfg.rope_pairing);
-    ops->kv_store(&l->kv, slot, k, v);
+        norm_heads(ops, k + at, n, hd, l->k_norm, m->cfg.rms_eps);
+    ops->rope(k + at, n, hd, m->s.cs + (size_t)r * hd, m->cfg.rope_pairing);
+    ops->kv_store(&l->kv, slot, h0, h1, k, v);
 }
 
-static void store_kv(const struct fwd *f, const struct cpu_layer *l, uint32_t r)
+void cpu_store_kv(struct backend_model *m, const struct cpu_layer *l, uint32_t r, uint32_t slot)
 {
-    cpu_store_kv(f->m, l, r, f->b->rows[r].slot);
+    store_heads(m, l, r, slot, 0, m->cfg.n_kv_heads);
 }
 
-static void rotate_q(const struct fwd *f, const struct cpu_layer *l, uint32_t r)
+/* Of one row, query heads [h0, h1). */
+static void rotate_heads(const struct fwd *f, const struct cpu_layer *l, uint32_t r, uint32_t h0,
+                         uint32_t h1)
 {
     struct backend_model *m = f->m;
     const struct dk_ops *ops = m->ops;
-    const uint32_t hd = m->cfg.head_dim, heads = m->cfg.n_heads;
-    float *q = m->s.q + r * m->s.ld_q;
+    const uint32_t hd = m->cfg.head_dim, n = h1 - h0;
+    const size_t at = (size_t)h0 * hd;
+    float *q = m->s.q + r * m->s.ld_q + at;
     if (l->q_bias)
-        ops->add(q, l->q_bias, heads * hd);
+        ops->add(q, l->q_bias + at, n * hd);
     if (l->q_norm)
-        norm_heads(ops, q, heads, hd, l->q_norm, m->cfg.rms_eps);
-    ops->rope(q, heads, hd, m->s.cs + (size_t)r * hd, m->cfg.rope_pairing);
+        norm_heads(ops, q, n, hd, l->q_norm, m->cfg.rms_eps);
+    ops->rope(q, n, hd, m->s.cs + (size_t)r * hd, m->cfg.rope_pairing);
 }
 
+/* A thread's KV heads and query heads: of the units [a, b), two of which are a KV head. */
+static uint32_t heads_below(size_t unit, uint32_t first, uint32_t units_each, uint32_t heads)
+{
+    size_t h = unit <= first ? 0 : (unit - first + units_each - 1) / units_each;
+    return h < heads ? (uint32_t)h : heads;
+}
+
+/*
+ * Many rows: whole KV blocks to one thread.  Few: they may all be in one block, and K of a position
+ * goes into a line of every dimension that the others write, too; so the threads divide the heads.
+ */
 void cpu_rotate_and_store(const struct fwd *f, const struct dk_par *par, const struct cpu_layer *l)
 {
-    uint32_t n = f->b->n_rows;
+    const uint32_t n = f->b->n_rows, kv_heads = f->m->cfg.n_kv_heads, heads = f->m->cfg.n_heads;
+    uint32_t k0 = 0, k1 = kv_heads, q0 = 0, q1 = heads;
     size_t a, b;
-    if (n < par->n) { /* K/V of a row and its queries are two jobs */
-        dk_split(par, 2 * (size_t)n, 1, &a, &b);
-        for (size_t i = a; i < b; i++)
-            if (i % 2)
-                rotate_q(f, l, (uint32_t)i / 2);
-            else
-                store_kv(f, l, (uint32_t)i / 2);
-        return;
+    dk_split(par, n, DK_KV_BLOCK, &a, &b);
+    if (n < DK_KV_BLOCK * par->n) {
+        dk_split(par, 2 * (size_t)kv_heads + heads, 1, &a, &b);
+        k0 = heads_below(a, 0, 2, kv_heads);
+        k1 = heads_below(b, 0, 2, kv_heads);
+        q0 = heads_below(a, 2 * kv_heads, 1, heads);
+        q1 = heads_below(b, 2 * kv_heads, 1, heads);
+        a = 0;
+        b = n;
     }
-    /* Whole KV blocks to one thread where there are many rows. */
-    dk_split(par, n, n >= 16 * par->n ? 16 : 1, &a, &b);
     for (size_t r = a; r < b; r++) {
-        store_kv(f, l, (uint32_t)r);
-        rotate_q(f, l, (uint32_t)r);
+        if (k0 < k1)
+            store_heads(f->m, l, (uint32_t)r, f->b->rows[r].slot, k0, k1);
+        if (q0 < q1)
+            rotate_heads(f, l, (uint32_t)r, q0, q1);
     }
 }
 

@@ -227,8 +227,10 @@ struct dk_ops {
     void (*rope)(float *x, uint32_t n_heads, uint32_t head_dim, const float *cs,
                  enum dk_rope_pairing pairing);
 
-    /* Stores one position: k_row, v_row: [n_kv_heads][head_dim], rounded to the KV type (rne). */
-    void (*kv_store)(const struct dk_kv *kv, uint32_t slot, const float *k_row, const float *v_row);
+    /* Stores KV heads [head0, head1) of one position: k_row, v_row: [n_kv_heads][head_dim], rounded to
+     * the KV type (rne). */
+    void (*kv_store)(const struct dk_kv *kv, uint32_t slot, uint32_t head0, uint32_t head1,
+                     const float *k_row, const float *v_row);
     /*
      * Grouped-query attention of rows [0, n_rows) for query heads [head0, head1).  q, out: row r at
      * + r * ld, [n_heads][head_dim]; out and q do not overlap.  Adjacent rows with the same blocks

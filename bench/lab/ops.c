@@ -407,11 +407,11 @@ static void bench_small(const struct dk_ops *ops)
     TIME("rope halves 9 x 64", 200, ops->rope(y, 9, 64, w, DK_ROPE_HALVES));
     TIME("rope interleaved 9 x 64", 200, ops->rope(y, 9, 64, w, DK_ROPE_INTERLEAVED));
     struct dk_kv kv = {DK_KV_F32, 3, 64, y, x, false};
-    TIME("kv_store f32 3 x 64", 200, ops->kv_store(&kv, 7, w, w + 4096));
+    TIME("kv_store f32 3 x 64", 200, ops->kv_store(&kv, 7, 0, kv.n_kv_heads, w, w + 4096));
     kv.type = DK_KV_BF16;
-    TIME("kv_store bf16 3 x 64", 200, ops->kv_store(&kv, 7, w, w + 4096));
+    TIME("kv_store bf16 3 x 64", 200, ops->kv_store(&kv, 7, 0, kv.n_kv_heads, w, w + 4096));
     kv.type = DK_KV_F16;
-    TIME("kv_store f16 3 x 64", 200, ops->kv_store(&kv, 7, w, w + 4096));
+    TIME("kv_store f16 3 x 64", 200, ops->kv_store(&kv, 7, 0, kv.n_kv_heads, w, w + 4096));
     TIME("argmax 49152", 5, lse += (float)ops->argmax(w, 49152, &max, &bad));
     TIME("argmax 151936", 2, lse += (float)ops->argmax(w, V, &max, &bad));
     TIME("logsumexp 49152", 3, lse += ops->logsumexp(w, 49152, 1));

@@ -121,7 +121,8 @@ void dk_attn_merge(struct dk_attn_sum *s, float m1, float l1, const float *a1, s
     void dk_cpu_silu_mul_##tier(float *out, const float *g, const float *u, uint32_t n);           \
     void dk_cpu_rope_##tier(float *x, uint32_t n_heads, uint32_t head_dim, const float *cs,        \
                             enum dk_rope_pairing pairing);                                         \
-    void dk_cpu_kv_store_##tier(const struct dk_kv *kv, uint32_t slot, const float *k_row,         \
+    void dk_cpu_kv_store_##tier(const struct dk_kv *kv, uint32_t slot, uint32_t head0,            \
+                                uint32_t head1, const float *k_row,                                \
                                 const float *v_row);                                               \
     DK_DECLARE_ATTENTION(dk_cpu_attention_##tier);                                                 \
     DK_DECLARE_ATTENTION_PART(dk_cpu_attention_part_##tier);                                       \

@@ -291,7 +291,7 @@ static void check_qkv(const struct shape *s, uint32_t rows, bool with_q)
             o->rmsnorm(kr + h * hd, kr + h * hd, norm + hd, hd, 1e-6f);
         o->rope(qr, s->heads, hd, cs + i * hd, s->pairing);
         o->rope(kr, s->kv_heads, hd, cs + i * hd, s->pairing);
-        o->kv_store(&kv, list[i].slot, kr, vr);
+        o->kv_store(&kv, list[i].slot, 0, kv.n_kv_heads, kr, vr);
     }
     if (with_q) {
         float *gq = got_floats(p.q, rows * nq);

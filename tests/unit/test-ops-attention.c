@@ -61,7 +61,7 @@ static void put(struct pool *p, uint32_t slot, uint32_t content)
     float k[1024], v[1024];
     rng_fill(&r, k, (size_t)p->kv.n_kv_heads * p->kv.head_dim, 1);
     rng_fill(&r, v, (size_t)p->kv.n_kv_heads * p->kv.head_dim, 1);
-    dk_ops(DK_TIER_C)->kv_store(&p->kv, slot, k, v);
+    dk_ops(DK_TIER_C)->kv_store(&p->kv, slot, 0, p->kv.n_kv_heads, k, v);
 }
 
 /* A batch: rows with their paths, queries and the contents that each path holds. */

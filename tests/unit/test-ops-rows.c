@@ -200,7 +200,7 @@ START_TEST(kv_store)
         }
         uint32_t slot = rng_below(&r, 48);
         struct dk_kv kv = {type, heads, hd, mem[0], mem[1], false};
-        dk_ops(DK_TIER_C)->kv_store(&kv, slot, x, y);
+        dk_ops(DK_TIER_C)->kv_store(&kv, slot, 0, kv.n_kv_heads, x, y);
         size_t written = 0;
         for (size_t b = 0; b < bytes / es; b++) {
             char untouched[4] = {0x55, 0x55, 0x55, 0x55};
@@ -225,7 +225,7 @@ START_TEST(kv_store)
             struct dk_kv kv2 = {type, heads, hd, mem[2], mem[3], false};
             memset(mem[2], 0x55, bytes);
             memset(mem[3], 0x55, bytes);
-            ops->kv_store(&kv2, slot, x, y);
+            ops->kv_store(&kv2, slot, 0, kv2.n_kv_heads, x, y);
             ck_assert_mem_eq(mem[2], mem[0], bytes);
             ck_assert_mem_eq(mem[3], mem[1], bytes);
         }
@@ -246,7 +246,7 @@ START_TEST(kv_store_nan)
         for (int type = DK_KV_BF16; type < DK_KV_TYPE_COUNT && dk_ops((enum dk_tier)t); type++) {
             _Alignas(64) uint16_t mk[256], mv[256];
             struct dk_kv kv = {(enum dk_kv_type)type, 1, 16, mk, mv, false};
-            dk_ops((enum dk_tier)t)->kv_store(&kv, 3, k, v);
+            dk_ops((enum dk_tier)t)->kv_store(&kv, 3, 0, kv.n_kv_heads, k, v);
             for (int d = 0; d < 16; d++) {
                 uint16_t h = mk[d * 16 + 3];
                 float f = type == DK_KV_BF16 ? dk_bf16_to_f32(h) : dk_f16_to_f32(h);

@@ -19,11 +19,11 @@ static void put(enum dk_kv_type t, void *dst, size_t i, float x)
     }
 }
 
-void dk_cpu_kv_store_c(const struct dk_kv *kv, uint32_t slot, const float *k_row,
-                       const float *v_row)
+void dk_cpu_kv_store_c(const struct dk_kv *kv, uint32_t slot, uint32_t head0, uint32_t head1,
+                       const float *k_row, const float *v_row)
 {
     size_t block = slot / DK_KV_BLOCK, at = slot % DK_KV_BLOCK, hd = kv->head_dim;
-    for (size_t h = 0; h < kv->n_kv_heads; h++) {
+    for (size_t h = head0; h < head1; h++) {
         size_t base = (block * kv->n_kv_heads + h) * hd * DK_KV_BLOCK;
         for (size_t d = 0; d < hd; d++) {
             put(kv->type, kv->k, base + d * DK_KV_BLOCK + at, k_row[h * hd + d]);

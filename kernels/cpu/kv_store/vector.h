@@ -40,12 +40,15 @@ V_INLINE void store_16bit(enum dk_kv_type t, uint16_t *k, uint16_t *v, uint32_t 
     }
 }
 
-void V_NAME(dk_cpu_kv_store)(const struct dk_kv *kv, uint32_t slot, const float *k_row,
-                             const float *v_row)
+void V_NAME(dk_cpu_kv_store)(const struct dk_kv *kv, uint32_t slot, uint32_t head0, uint32_t head1,
+                             const float *k_row, const float *v_row)
 {
     uint32_t at = slot % DK_KV_BLOCK, hd = kv->head_dim;
-    size_t head = (size_t)hd * DK_KV_BLOCK, base = slot / DK_KV_BLOCK * kv->n_kv_heads * head;
-    for (uint32_t h = 0; h < kv->n_kv_heads; h++, base += head, k_row += hd, v_row += hd) {
+    size_t head = (size_t)hd * DK_KV_BLOCK;
+    size_t base = ((size_t)(slot / DK_KV_BLOCK) * kv->n_kv_heads + head0) * head;
+    k_row += (size_t)head0 * hd;
+    v_row += (size_t)head0 * hd;
+    for (uint32_t h = head0; h < head1; h++, base += head, k_row += hd, v_row += hd) {
         if (kv->type == DK_KV_F32) {
             float *k = (float *)kv->k + base;
             for (uint32_t d = 0; d < hd; d++)
