@@ -96,9 +96,9 @@ START_TEST(largest_sums)
 {
     /* Per row: the first input, which sets the step, then all others, in steps.  518136 has the
      * least mid and low planes below the largest high one; 16 * 127 + 7 only these. */
-    static const int32_t rows[][2] = {{DK_QMAX, DK_QMAX},   {DK_QMAX, -DK_QMAX}, {DK_QMAX, 518136},
-                                      {-DK_QMAX, -518136},  {DK_QMAX, 2039},     {DK_QMAX, -2056},
-                                      {DK_QMAX, 1},         {DK_QMAX, 0},        {DK_QMAX, 4096},
+    static const int32_t rows[][2] = {{DK_QMAX, DK_QMAX},  {DK_QMAX, -DK_QMAX}, {DK_QMAX, 518136},
+                                      {-DK_QMAX, -518136}, {DK_QMAX, 2039},     {DK_QMAX, -2056},
+                                      {DK_QMAX, 1},        {DK_QMAX, 0},        {DK_QMAX, 4096},
                                       {-DK_QMAX, -520192}};
     struct qrng g = {.state = 5 + (uint32_t)_i};
     struct qcase c;
@@ -121,8 +121,8 @@ START_TEST(large_sizes_agree)
 {
     enum dk_type t = types[_i];
     struct qrng g = {.state = 7 + (uint32_t)_i};
-    const uint32_t sizes[][3] = {{17, 40192, 3}, {20, 40192, 21}, {40, 512, 150}, {16, 1536, 65},
-                                  {560, 160, 32}, {1040, 96, 7}};
+    const uint32_t sizes[][3] = {{17, 40192, 3}, {20, 40192, 21}, {40, 512, 150},
+                                 {16, 1536, 65}, {560, 160, 32},  {1040, 96, 7}};
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
         struct qcase c;
         if (sizes[i][1] % dk_type_info(t)->block_elems)

@@ -65,15 +65,15 @@ struct late {
 /* What is on its way between two runs. */
 struct pipe {
     const struct dk_mm *mm;
-    uint32_t rows;            /* of a tile */
-    uint32_t step;            /* blocks by tiles so far */
-    uint32_t record;          /* the next one to be multiplied */
-    struct lead lead;         /* the next one to be unpacked */
-    struct late late[2];      /* of step s in place s % 2, rec NULL: nothing */
+    uint32_t rows;               /* of a tile */
+    uint32_t step;               /* blocks by tiles so far */
+    uint32_t record;             /* the next one to be multiplied */
+    struct lead lead;            /* the next one to be unpacked */
+    struct late late[2];         /* of step s in place s % 2, rec NULL: nothing */
     int32_t start[16][DK_PANEL]; /* what low sums begin with: PLACED(0) */
-    __m512 acc[16];           /* of what is the later of the two */
-    struct result ring[RING]; /* of step s in place s % RING */
-    struct record kept[KEPT]; /* record i in place i % KEPT */
+    __m512 acc[16];              /* of what is the later of the two */
+    struct result ring[RING];    /* of step s in place s % RING */
+    struct record kept[KEPT];    /* record i in place i % KEPT */
 };
 
 /* ---- weights ---------------------------------------------------------------------------------------- */
@@ -86,8 +86,7 @@ DK_INLINE void unpack_nibbles(const uint8_t *line, bool zero, unsigned l, struct
                   turn = _mm512_set1_epi8((char)(zero ? 0x80 : 0)),
                   eight = _mm512_set1_epi8(zero ? 8 : 0);
     const __m512i w = dk_q512_line(line);
-    const __m512i a = _mm512_and_si512(w, low),
-                  b = _mm512_and_si512(_mm512_srli_epi16(w, 4), low);
+    const __m512i a = _mm512_and_si512(w, low), b = _mm512_and_si512(_mm512_srli_epi16(w, 4), low);
     rec->q[l] = zero ? _mm512_sub_epi8(a, eight) : a;
     rec->q[4 + l] = zero ? _mm512_sub_epi8(b, eight) : b;
     rec->q16[l] = _mm512_ternarylogic_epi64(_mm512_slli_epi16(w, 4), high, turn, 0x6a);
@@ -116,8 +115,8 @@ DK_INLINE void unpack_block(enum dk_type t, const uint8_t *panel, uint32_t b, st
     dk_q512_quants(g.bits, quants, w.q);
 #pragma GCC unroll 8
     for (unsigned i = 0; i < 8; i++)
-        rec->q[i] = zero ? _mm512_sub_epi8(w.q[i], _mm512_set1_epi8((char)(1 << g.zero_shift)))
-                         : w.q[i];
+        rec->q[i] =
+            zero ? _mm512_sub_epi8(w.q[i], _mm512_set1_epi8((char)(1 << g.zero_shift))) : w.q[i];
 }
 
 /* Up to LEAD records beyond one: in the middle of things that is one block. */
@@ -254,8 +253,7 @@ DK_INLINE __m512 as_float(bool wide, const struct result *r, uint32_t i)
     if (wide) /* 4096 hi - 1.5 * 2^23 is a multiple of 4096 below 2^29 */
         return _mm512_add_ps(
             _mm512_sub_ps(placed(r->hi[i], 12), _mm512_set1_ps(0x1.8p35f + 0x1.8p23f)), low);
-    const __m512 mid =
-        _mm512_sub_ps(placed(r->mid[i], 4), _mm512_set1_ps(0x1.8p27f + 0x1.8p23f));
+    const __m512 mid = _mm512_sub_ps(placed(r->mid[i], 4), _mm512_set1_ps(0x1.8p27f + 0x1.8p23f));
     const __m512 hi = _mm512_sub_ps(placed(r->hi[i], 12), _mm512_set1_ps(0x1.8p35f));
     return _mm512_add_ps(hi, _mm512_add_ps(mid, low)); /* 16 mid + low: below 2^24 */
 }

@@ -40,28 +40,34 @@ struct job {
     struct dk_qahead ahead;
 };
 
-/* Groups [g0, g1) of a block into isum of n rows; isum holds what they start with.  Rows side by side:
- * the sums of one row alone would wait for each other. */
+/* Groups [g0, g1) of a block into isum of n rows; isum holds what they start with.  Rows side by side,
+ * and every sum in two chains: vpdpbusd takes longer than it takes to issue all of one row's. */
 DK_INLINE void dot(const struct dk_q512 *w, unsigned n, const struct dk_qact *x, unsigned g0,
                    unsigned g1, __m512i isum[ROWS_ABREAST])
 {
-    __m512i mid[ROWS_ABREAST], hi[ROWS_ABREAST];
+    __m512i mid[ROWS_ABREAST][2], hi[ROWS_ABREAST][2], low[ROWS_ABREAST][2];
 #pragma GCC unroll 2
-    for (unsigned r = 0; r < n; r++)
-        mid[r] = hi[r] = _mm512_setzero_si512();
+    for (unsigned r = 0; r < n; r++) {
+        low[r][0] = isum[r];
+        low[r][1] = mid[r][0] = mid[r][1] = hi[r][0] = hi[r][1] = _mm512_setzero_si512();
+    }
 #pragma GCC unroll 8
     for (unsigned g = g0; g < g1; g++) {
+        const unsigned c = g % 2;
 #pragma GCC unroll 2
         for (unsigned r = 0; r < n; r++) {
-            mid[r] = _mm512_dpbusd_epi32(mid[r], w->q[g], _mm512_set1_epi32(x[r].dw[g]));
-            isum[r] = _mm512_dpbusd_epi32(isum[r], w->q[g], _mm512_set1_epi32(x[r].dw[8 + g]));
-            hi[r] = _mm512_dpbusd_epi32(hi[r], w->q[g], _mm512_set1_epi32(x[r].dw[16 + g]));
+            const int32_t *x4 = x[r].dw + g;
+            mid[r][c] = _mm512_dpbusd_epi32(mid[r][c], w->q[g], _mm512_set1_epi32(x4[0]));
+            low[r][c] = _mm512_dpbusd_epi32(low[r][c], w->q[g], _mm512_set1_epi32(x4[8]));
+            hi[r][c] = _mm512_dpbusd_epi32(hi[r][c], w->q[g], _mm512_set1_epi32(x4[16]));
         }
     }
 #pragma GCC unroll 2
     for (unsigned r = 0; r < n; r++) {
-        mid[r] = _mm512_add_epi32(_mm512_slli_epi32(hi[r], 8), mid[r]);
-        isum[r] = _mm512_add_epi32(_mm512_slli_epi32(mid[r], 4), isum[r]);
+        __m512i h = _mm512_add_epi32(hi[r][0], hi[r][1]),
+                m = _mm512_add_epi32(mid[r][0], mid[r][1]);
+        m = _mm512_add_epi32(_mm512_slli_epi32(h, 8), m);
+        isum[r] = _mm512_add_epi32(_mm512_slli_epi32(m, 4), _mm512_add_epi32(low[r][0], low[r][1]));
     }
 }
 
