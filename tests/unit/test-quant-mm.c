@@ -121,8 +121,8 @@ START_TEST(large_sizes_agree)
 {
     enum dk_type t = types[_i];
     struct qrng g = {.state = 7 + (uint32_t)_i};
-    const uint32_t sizes[][3] = {{17, 40192, 3}, {20, 40192, 21}, {40, 512, 150},
-                                 {16, 1536, 65}, {560, 160, 32},  {1040, 96, 7}};
+    const uint32_t sizes[][3] = {{17, 40192, 3}, {20, 40192, 21}, {40, 512, 150}, {16, 1536, 65},
+                                 {560, 160, 32}, {1040, 96, 7},   {2150, 1024, 1}};
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
         struct qcase c;
         if (sizes[i][1] % dk_type_info(t)->block_elems)

@@ -13,8 +13,11 @@
 
 #define TILE_ROWS    8u
 #define ROWS_ABREAST 2u /* rows of a tile that are multiplied side by side */
-#define CHUNK_BLOCKS 16u
-#define CHUNK_ROWS   64u
+#define STREAMS      4u /* panels read side by side for one row */
+/* Of a call's weights; less: only the first stream's beginning has been fetched when a call begins. */
+#define STREAMS_BYTES (1u << 19)
+#define CHUNK_BLOCKS  16u
+#define CHUNK_ROWS    64u
 
 /* A block in scratch. */
 struct record {
@@ -119,36 +122,58 @@ DK_INLINE void end(unsigned rows, const struct job *j, uint32_t panel, const __m
 
 /* ---- out of the packed panel ---------------------------------------------------------------------- */
 
+/* Panels [panel0, panel0 + n) and, beside each, those `apart`, 2 * apart ... panels further on. */
+DK_KERNEL void side_by_side(enum dk_type t, unsigned rows, unsigned streams, const struct job *j,
+                            uint32_t panel0, uint32_t n, uint32_t apart)
+{
+    const struct dk_qgeom g = dk_qgeom(t);
+    const size_t panel_bytes = dk_qpanel_bytes(t, j->blocks);
+    const uint8_t *panel = (const uint8_t *)j->mm->w->data + panel0 * panel_bytes;
+    const struct dk_qahead ahead = j->ahead;
+    for (uint32_t p = panel0; p < panel0 + n; p++, panel += panel_bytes) {
+        __m512 acc[STREAMS][TILE_ROWS];
+        struct dk_q512_super super[STREAMS];
+#pragma GCC unroll 4
+        for (unsigned k = 0; k < streams; k++) {
+            begin(rows, j, acc[k]);
+            super[k].d = super[k].m = _mm512_setzero_ps();
+        }
+        const struct dk_qact *x = j->x;
+        struct record *rec = j->rec;
+        for (uint32_t b = j->b0; b < j->b1; b++, x += j->stride) {
+#pragma GCC unroll 4
+            for (unsigned k = 0; k < streams; k++) {
+                const uint8_t *from = panel + k * apart * panel_bytes;
+                struct dk_q512 w;
+                dk_qprefetch(t, from, b, ahead);
+                dk_q512_unpack(t, from, b, &super[k], &w);
+                if (rows > TILE_ROWS / 2 && rec) {
+#pragma GCC unroll 8
+                    for (unsigned i = 0; i < 8; i++)
+                        rec->q[i] = w.q[i];
+                    rec->s[0] = w.dw[0];
+                    if (g.kind != DK_QK_ZERO)
+                        rec->s[1] = g.kind == DK_QK_MIN ? w.mw : w.dw[1];
+                    rec++;
+                }
+                steps(g.kind, g.zero_shift, &w, rows, x, acc[k]);
+            }
+        }
+#pragma GCC unroll 4
+        for (unsigned k = 0; k < streams; k++)
+            end(rows, j, p + k * apart, acc[k]);
+    }
+}
+
 DK_KERNEL void packed(enum dk_type t, unsigned rows, const struct job *j, uint32_t panel0,
                       uint32_t panel1)
 {
-    const struct dk_qgeom g = dk_qgeom(t);
-    size_t panel_bytes = dk_qpanel_bytes(t, j->blocks);
-    const uint8_t *panel = (const uint8_t *)j->mm->w->data + panel0 * panel_bytes;
-    const struct dk_qahead ahead = j->ahead;
-    for (uint32_t p = panel0; p < panel1; p++, panel += panel_bytes) {
-        __m512 acc[TILE_ROWS];
-        begin(rows, j, acc);
-        const struct dk_qact *x = j->x;
-        struct record *rec = j->rec;
-        struct dk_q512_super super = {_mm512_setzero_ps(), _mm512_setzero_ps()};
-        for (uint32_t b = j->b0; b < j->b1; b++, x += j->stride) {
-            struct dk_q512 w;
-            dk_qprefetch(t, panel, b, ahead);
-            dk_q512_unpack(t, panel, b, &super, &w);
-            if (rows > TILE_ROWS / 2 && rec) {
-#pragma GCC unroll 8
-                for (unsigned i = 0; i < 8; i++)
-                    rec->q[i] = w.q[i];
-                rec->s[0] = w.dw[0];
-                if (g.kind != DK_QK_ZERO)
-                    rec->s[1] = g.kind == DK_QK_MIN ? w.mw : w.dw[1];
-                rec++;
-            }
-            steps(g.kind, g.zero_shift, &w, rows, x, acc);
-        }
-        end(rows, j, p, acc);
+    const uint32_t n = panel1 - panel0, apart = n / STREAMS;
+    if (rows == 1 && n * dk_qpanel_bytes(t, j->blocks) >= STREAMS_BYTES) {
+        side_by_side(t, 1, STREAMS, j, panel0, apart, apart);
+        panel0 += STREAMS * apart;
     }
+    side_by_side(t, rows, 1, j, panel0, panel1 - panel0, 0);
 }
 
 typedef void (*packed_fn)(const struct job *j, uint32_t panel0, uint32_t panel1);
