@@ -214,19 +214,26 @@ static int messages_json(struct talk *t, struct error *err)
     return t->json ? 0 : ERR_NOMEM(err);
 }
 
-/* The last answer's prompt and tokens are the conversation; earlier answers are found in it. */
+/* An answer's prompt and tokens are the conversation so far.  Now, since the next question, which may
+ * lead to nothing, makes a prompt of its own. */
+static int keep_ids(struct talk *t, struct error *err)
+{
+    struct token_list *ids = &t->record.ids;
+    int k = 0;
+    ids->len = 0;
+    for (size_t i = 0; i < t->prompt.len && k == 0; i++)
+        k = token_list_add(ids, t->prompt.ids[i]);
+    for (size_t i = 0; i < t->out.len && k == 0; i++)
+        k = token_list_add(ids, t->out.ids[i]);
+    return k < 0 ? ERR_NOMEM(err) : 0;
+}
+
+/* The last answer ends the conversation; earlier ones are found in it. */
 static int finish(struct talk *t, struct error *err)
 {
     struct data_record *r = &t->record;
-    const struct talk_answer *last = &t->answers[t->n_answers - 1];
-    int k = 0;
+    int k;
     t->phase = TALK_DONE;
-    for (size_t i = 0; i < t->prompt.len && k == 0; i++)
-        k = token_list_add(&r->ids, t->prompt.ids[i]);
-    for (uint32_t i = 0; i < last->n && k == 0; i++)
-        k = token_list_add(&r->ids, last->ids[i]);
-    if (k < 0)
-        return ERR_NOMEM(err);
     for (uint32_t i = 0; i < t->n_answers; i++) {
         const struct talk_answer *w = &t->answers[i];
         if ((uint64_t)w->begin + w->n > r->ids.len ||
@@ -277,6 +284,15 @@ static int add_question(struct author *a, struct talk *t, const char *text, size
     return 0;
 }
 
+static int answer_or_drop(struct author *a, struct talk *t, struct error *err)
+{
+    int r = begin_answer(a, t, err);
+    if (r != 1)
+        return r;
+    t->n_messages--; /* a question without an answer; its text stays until the end */
+    return drop(t, AUTHOR_LONG, err);
+}
+
 int talk_go_on(struct author *a, struct talk *t, struct error *err)
 {
     const struct author_plan *p = &t->plan;
@@ -289,8 +305,7 @@ int talk_go_on(struct author *a, struct talk *t, struct error *err)
     int r = add_question(a, t, text, strlen(text), NULL, err);
     if (r < 0 || t->phase == TALK_DONE)
         return r;
-    r = begin_answer(a, t, err);
-    return r == 1 ? drop(t, AUTHOR_LONG, err) : r;
+    return answer_or_drop(a, t, err);
 }
 
 /* A copy, without NUL characters, which JSON files of ours do not have. */
@@ -335,10 +350,7 @@ static int take_question(struct author *a, struct talk *t, struct error *err)
     int r = add_question(a, t, own, len, own, err);
     if (r < 0 || t->phase == TALK_DONE)
         return r;
-    r = begin_answer(a, t, err);
-    if (r == 1)
-        t->n_messages--; /* a question without an answer; its text stays until the end */
-    return r == 1 ? drop(t, AUTHOR_LONG, err) : r;
+    return answer_or_drop(a, t, err);
 }
 
 static int take_answer(struct author *a, struct talk *t, struct error *err)
@@ -365,6 +377,8 @@ static int take_answer(struct author *a, struct talk *t, struct error *err)
     }
     t->n_answers++;
     int r = add_message(t, "assistant", own, len, own, err);
+    if (r == 0)
+        r = keep_ids(t, err);
     if (r < 0)
         return r;
     t->turn++;

@@ -141,7 +141,7 @@ END_TEST
 
 static const char *const two[] = {"Hello", "And again?"};
 static char too_long[900];
-static const char *const long_turn[] = {too_long};
+static const char *const long_turn[] = {too_long}, *const then_long[] = {"Hello", too_long};
 
 /* Spans are the answers: what stands before the first one is the prompt as a daemon would make it. */
 START_TEST(spans_are_the_answers)
@@ -209,6 +209,37 @@ START_TEST(only_answers_are_trained)
         ck_assert_uint_gt(g.n_ids, ids.len);
         ck_assert_uint_lt(ids.len, ARRAY_LEN(g.ids));
         ck_assert_int_eq(memcmp(g.ids, ids.ids, ids.len * sizeof(*g.ids)), 0);
+        strbuf_done(&g.text);
+    }
+    engine_free(e);
+}
+END_TEST
+
+/* A second question that leads to nothing, given or the model's own, leaves the first answer as it was. */
+START_TEST(only_the_first_answer)
+{
+    struct engine *e = open_engine();
+    memset(too_long, 'x', sizeof(too_long) - 1);
+    const struct author_plan plans[] = {
+        {.turns = then_long, .n_given = 2, .n_turns = 2, .max_answer = 12},
+        {.turns = then_long, .n_given = 1, .n_turns = 1, .max_answer = 12},
+    };
+    const struct chat_message m = {.role = "user", .content = "Hello", .content_len = 5};
+    const struct chat_options o = {.add_generation_prompt = true, .enable_thinking = -1};
+    _cleanup_token_list_ struct token_list ids = {0};
+    uint32_t n_ids = 0;
+    struct error err;
+    ck_ok(chat_render_ids(CHAT_CHATML, engine_tokenizer(e), &m, 1, &o, &ids, &err), &err);
+    for (unsigned i = 0; i < ARRAY_LEN(plans); i++) {
+        struct got g = {.n_plans = 1, .plans = plans + i};
+        ck_ok(run(e, &g, 1, &err), &err);
+        ck_assert_uint_eq(g.dropped[AUTHOR_KEPT], 1);
+        ck_assert_uint_eq(g.n_spans, 1);
+        ck_assert_uint_eq(g.spans[0].begin, ids.len);
+        ck_assert_uint_eq(g.spans[0].end, g.n_ids);
+        ck_assert(strstr(g.text.s, "xxxx") == NULL);
+        ck_assert(i == 0 || g.n_ids == n_ids);
+        n_ids = g.n_ids;
         strbuf_done(&g.text);
     }
     engine_free(e);
@@ -348,6 +379,7 @@ int main(void)
     tcase_add_test(tc, same_whatever_runs_beside);
     tcase_add_test(tc, spans_are_the_answers);
     tcase_add_test(tc, only_answers_are_trained);
+    tcase_add_test(tc, only_the_first_answer);
     tcase_add_test(tc, what_is_left_out);
     tcase_add_test(tc, loops_are_cut);
     tcase_add_test(tc, turns_end_by_themselves);
