@@ -29,7 +29,7 @@ struct backend_options {
     unsigned n_threads; /* 0: CPUs of the affinity mask */
     enum dk_tier tier;
     bool exact;               /* true: BF16 weights never take the AMX BF16 class */
-    bool fast; /* CUDA: products with float weights by cuBLASLt; not with exact */
+    bool fast;                /* CUDA: products with float weights by cuBLASLt; not with exact */
     enum backend_dtype dtype; /* weights converted at load (rounded: another model), or as filed */
     enum dk_kv_type kv_type;
     uint32_t n_kv_blocks; /* of DK_KV_BLOCK positions */
@@ -48,7 +48,7 @@ struct fwd_row {
     uint32_t slot;           /* where its K/V go */
     struct dk_attn_row path; /* what it sees, itself included */
     float *logits;           /* vocab floats, or NULL */
-    float *taps;             /* n_taps * hidden floats, or NULL; the host's or taps()'s, as all of a batch */
+    float *taps; /* n_taps * hidden floats, or NULL; the host's or taps()'s, as all of a batch */
 };
 /* What sampler_choose says at a row. */
 struct fwd_choice {
@@ -66,11 +66,26 @@ struct fwd_draw {
     const int16_t *parent;         /* row i + 1 follows row parent[i] + 1; NULL: row i */
     struct fwd_choice *ret;        /* [n_rows] */
 };
+/* A row of a drafter's block, and what is drafted there (engine/drafter_pick.c).  It has no logits. */
+struct fwd_pick {
+    uint32_t row;       /* of the batch */
+    uint64_t seed, pos; /* of the noise */
+    float inv_t;        /* 0: the logits as they are, without noise */
+    uint32_t n_top;     /* candidates wanted, at most PROPOSAL_MAX_NODES */
+    /* Results. */
+    uint32_t token; /* of the target's vocabulary */
+    float confidence;
+    uint32_t n; /* candidates found, best first */
+    uint32_t *top;
+    float *logp;
+};
 struct fwd_batch {
     uint32_t n_rows;
     const struct fwd_row *rows;
     const struct fwd_draw *draws; /* rows ascending; see backend.draw_changes */
     uint32_t n_draws;
+    struct fwd_pick *picks; /* rows ascending; of a drafter, see backend.picks */
+    uint32_t n_picks;
     /* A drafter's layers with a sliding window: what each row sees there; NULL without such layers. */
     const struct dk_attn_row *window_paths;
     const uint32_t *tap_layers; /* residual stream after these layers, ascending */
@@ -99,6 +114,7 @@ struct backend {
     const char *name; /* "cpu", "cuda" */
     /* Sum of sampler_n_changed() of a batch's draws, at most; 0: forward() takes no draws. */
     uint32_t draw_changes;
+    bool picks; /* forward() of a drafter takes picks */
     /* Bytes needed before anything is allocated. */
     int (*plan)(const struct model_file *f, const struct backend_options *o,
                 struct backend_memory *ret, struct error *err);

@@ -65,6 +65,7 @@ static void cuda_parallel(struct backend_model *m, void (*fn)(void *arg, const s
 const struct backend backend_cuda = {
     .name = "cuda",
     .draw_changes = CUDA_DRAW_CHANGES,
+    .picks = true,
     .plan = cuda_plan,
     .load = cuda_load,
     .free = cuda_free,

@@ -66,6 +66,15 @@ struct cuda_drawn {
     struct dcu_logprob *logprobs; /* [max_rows][SAMPLING_MAX_LOGPROBS] */
 };
 
+/* A drafter's picks, [max_rows] each, by row with logits. */
+struct cuda_picks {
+    struct dcu_pick *picks;
+    struct dcu_picked *picked;
+    struct dcu_logprob *top; /* [max_rows][DCU_MAX_TOP] */
+    uint32_t *of;            /* host: of the batch's picks, UINT32_MAX: none */
+    uint32_t *target_ids;    /* device: [draft_vocab], NULL: the same ids */
+};
+
 /* Activations, [max_rows][ld] each; ld in floats. */
 struct cuda_scratch {
     float *x, *x2;       /* residual stream, of all rows and of the live ones; ld_x */
@@ -75,16 +84,17 @@ struct cuda_scratch {
     float *g, *u;        /* ld_f */
     float *cs;           /* [max_rows][head_dim] */
     float *taps;         /* [max_rows][tap_floats]: a drafter's features, or layers' taps, tight */
-    float *kept;         /* [tap_rows][tap_floats of the taps alone]: backend.taps(), drafters only */
-    float *logits;       /* [CUDA_LOGIT_ROWS][head.n] */
-    float *part;         /* attention: part_floats */
-    float *work;         /* sampling: [CUDA_LOGIT_ROWS][head.n] */
-    void *sample;        /* sampling: dcu_sample_scratch_bytes(CUDA_LOGIT_ROWS) */
+    float *kept;   /* [tap_rows][tap_floats of the taps alone]: backend.taps(), drafters only */
+    float *logits; /* [CUDA_LOGIT_ROWS][head.n] */
+    float *part;   /* attention: part_floats */
+    float *work;   /* sampling and picks: [CUDA_LOGIT_ROWS][head.n] */
+    void *sample;  /* the same: dcu_sample_scratch_bytes(CUDA_LOGIT_ROWS) */
     struct dcu_act act;
     void *blas;              /* DCU_BLAS_WORKSPACE, of options with `fast` */
     struct cuda_batch batch; /* device */
     struct cuda_draws draws; /* device */
     struct cuda_drawn drawn; /* device */
+    struct cuda_picks picks; /* device */
     size_t ld_x, ld_q, ld_kv, ld_f, tap_floats, part_floats;
 };
 
@@ -92,6 +102,7 @@ struct cuda_pinned {
     struct cuda_batch batch;
     struct cuda_draws draws;
     struct cuda_drawn drawn;
+    struct cuda_picks picks;
     float *taps;   /* as the scratch has it */
     float *logits; /* as the scratch has it */
     char *staging[2];
@@ -110,7 +121,7 @@ struct cuda_shape {
     uint32_t rows, live, head, tapped;
     uint32_t windowed, max_vis; /* the bucket */
     uint32_t kept;              /* taps come from, or go to, cuda_kept */
-    uint32_t draws;             /* cuda_rows.draws */
+    uint32_t draws, picks;      /* those of cuda_rows */
     uint32_t n_taps, tap_layers[CUDA_TAP_LAYERS];
 };
 enum cuda_kind { CUDA_FORWARD, CUDA_INJECT, CUDA_INJECT_FUSED };
@@ -144,8 +155,8 @@ struct cuda_model {
     bool own_embed;
     const float *final_norm, *hidden_norm, *inv_freq;
     float scale;
-    bool mma; /* some products go through the tensor cores: a class of its own */
-    bool rows; /* some weights lie in rows, for cuBLASLt: another one */
+    bool mma;              /* some products go through the tensor cores: a class of its own */
+    bool rows;             /* some weights lie in rows, for cuBLASLt: another one */
     struct dcu_blas *blas; /* NULL without such weights */
 
     void *weights, *kv, *scratch, *pinned;
@@ -232,6 +243,7 @@ struct cuda_rows {
     uint32_t max_vis;  /* longest path */
     unsigned draws;    /* what kernels the draws need, DCU_SAMPLE_..., or CUDA_DRAWS; 0: no draws */
     bool windowed, kept;
+    bool picks; /* some rows are a drafter's picks */
 };
 #define CUDA_DRAWS 8u
 int cuda_batch_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda_rows *ret,
@@ -258,6 +270,21 @@ int cuda_draws_fetch(struct cuda_model *m, const struct cuda_rows *c, uint32_t i
 /* To whom they belong, once all are there. */
 void cuda_draws_deliver(const struct cuda_model *m, const struct fwd_batch *b,
                         const struct cuda_rows *c);
+
+/* ---- backend_cuda_pick.c --------------------------------------------------------------------------- */
+
+/* As cuda_drawn_row. */
+bool cuda_picked_row(const struct fwd_batch *b, uint32_t r, uint32_t *k);
+int cuda_picks_fill(struct cuda_model *m, const struct fwd_batch *b, const struct cuda_rows *c,
+                    struct error *err);
+int cuda_picks_send(struct cuda_model *m, const struct cuda_rows *c, struct error *err);
+/* As cuda_draws_sample, cuda_draws_fetch and cuda_draws_deliver. */
+int cuda_picks_choose(struct cuda_model *m, uint32_t i, uint32_t n, struct error *err);
+int cuda_picks_fetch(struct cuda_model *m, uint32_t i, uint32_t n, struct error *err);
+void cuda_picks_deliver(const struct cuda_model *m, const struct fwd_batch *b,
+                        const struct cuda_rows *c);
+/* A drafter's ids to the device, once. */
+int cuda_picks_upload(struct cuda_model *m, struct error *err);
 
 /* ---- backend_cuda_graph.c -------------------------------------------------------------------------- */
 

@@ -96,7 +96,7 @@ int cuda_batch_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda
     struct words w = {.at = h->words, .most = m->max_words};
     struct cuda_rows c = {.n = b->n_rows, .windowed = b->window_paths != NULL};
     bool last_tapped = b->n_taps && b->tap_layers[b->n_taps - 1] + 1 == m->cfg.n_layers;
-    uint32_t draw = 0;
+    uint32_t draw = 0, pick = 0;
     put_paths(&w, NULL, b->rows, b->n_rows, h->rows);
     if (c.windowed)
         put_paths(&w, b->window_paths, b->rows, b->n_rows, h->window[0]);
@@ -114,7 +114,8 @@ int cuda_batch_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda
             h->tap_live[c.n_tap] = c.n_live;
             h->tap_index[c.n_tap++] = r;
         }
-        const bool head = row->logits || cuda_drawn_row(b, r, &draw);
+        const bool head =
+            row->logits || cuda_drawn_row(b, r, &draw) || cuda_picked_row(b, r, &pick);
         if (!head && !(row->taps && last_tapped))
             continue;
         c.n_logits += row->logits != NULL;
@@ -127,8 +128,10 @@ int cuda_batch_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda
         c.n_live++;
     }
     c.n_words = w.n;
+    c.picks = b->n_picks > 0;
     *ret = c;
-    return b->n_draws ? cuda_draws_fill(m, b, ret, err) : 0;
+    int r = b->n_draws ? cuda_draws_fill(m, b, ret, err) : 0;
+    return r == 0 && b->n_picks ? cuda_picks_fill(m, b, ret, err) : r;
 }
 
 bool cuda_taps_kept(struct cuda_model *m, const float *taps, uint32_t i)

@@ -301,7 +301,9 @@ static int head(const struct run *f, uint32_t i, uint32_t n)
     struct dcu_mm mm = {.w = m->head, .y = t->logits, .ldy = m->head.n};
     if (r == 0)
         r = cuda_products(m, &mm, 1, n, f->err);
-    return r == 0 && f->c.draws ? cuda_draws_sample(m, &f->c, i, n, f->err) : r;
+    if (r == 0 && f->c.draws)
+        r = cuda_draws_sample(m, &f->c, i, n, f->err);
+    return r == 0 && f->c.picks ? cuda_picks_choose(m, i, n, f->err) : r;
 }
 
 static uint32_t head_rows(const struct run *f, uint32_t i)
@@ -356,6 +358,8 @@ static int fetch(const struct run *f)
         r = copy_logits(f, i, n);
         if (r == 0 && f->c.draws)
             r = cuda_draws_fetch(m, &f->c, i, n, f->err);
+        if (r == 0 && f->c.picks)
+            r = cuda_picks_fetch(m, i, n, f->err);
         if (r < 0)
             return r;
         /* Without logits and taps, too: the pinned rows are written again by the next call. */
@@ -371,6 +375,8 @@ static int fetch(const struct run *f)
     }
     if (r == 0 && f->c.draws)
         cuda_draws_deliver(m, f->b, &f->c);
+    if (r == 0 && f->c.picks)
+        cuda_picks_deliver(m, f->b, &f->c);
     return r;
 }
 
@@ -412,6 +418,7 @@ static bool shape_of(const struct run *f, struct cuda_shape *ret)
                                .max_vis = f->c.max_vis,
                                .kept = f->c.kept,
                                .draws = f->c.draws,
+                               .picks = f->c.picks,
                                .n_taps = n_taps};
     for (uint32_t t = 0; t < n_taps; t++)
         ret->tap_layers[t] = f->b->tap_layers[t];
@@ -433,6 +440,8 @@ int cuda_forward(struct backend_model *model, const struct fwd_batch *b, struct 
         r = cuda_batch_send(m, f.c.n_words, err);
     if (r == 0 && f.c.draws)
         r = cuda_draws_send(m, b, err);
+    if (r == 0 && f.c.picks)
+        r = cuda_picks_send(m, &f.c, err);
     if (r < 0)
         return r;
     if (b->n_rows <= CUDA_GRAPH_ROWS)

@@ -165,11 +165,18 @@ static void name_regions(struct cuda_model *m)
     name(b->to, rows * sizeof(uint32_t));
     name(b->n_pairs, sizeof(uint32_t));
     name(b->words, m->max_words * sizeof(uint32_t));
-    if (m->cfg.drafter)
-        return;
     const size_t logit_rows = rows < CUDA_LOGIT_ROWS ? rows : CUDA_LOGIT_ROWS;
     name(s->work, logit_rows * m->head.n * f);
     name(s->sample, dcu_sample_scratch_bytes((uint32_t)logit_rows));
+    if (m->cfg.drafter) {
+        const struct cuda_picks *p = &s->picks;
+        name(p->picks, rows * sizeof(*p->picks));
+        name(p->picked, rows * sizeof(*p->picked));
+        name(p->top, rows * DCU_MAX_TOP * sizeof(*p->top));
+        if (p->target_ids)
+            name(p->target_ids, m->cfg.drafter->draft_vocab * sizeof(*p->target_ids));
+        return;
+    }
     name(s->draws.nodes, rows * sizeof(*s->draws.nodes));
     name(s->draws.requests, rows * sizeof(*s->draws.requests));
     name(s->draws.entries, CUDA_DRAW_CHANGES * sizeof(*s->draws.entries));
@@ -300,6 +307,8 @@ int cuda_load_drafter(struct backend_model *target, struct model_file *f, enum b
         r = cpu_drafter_head(f, of_target, &picked, &head, err);
     if (r == 0)
         r = load_into(m, head, head ? 0 : head_form(of_target, &t->opt), NULL, NULL, err);
+    if (r == 0)
+        r = cuda_picks_upload(m, err);
     if (r == 0 && !head)
         m->head = t->head;
     if (r == 0)

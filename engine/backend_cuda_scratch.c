@@ -59,6 +59,13 @@ static void carve_draws(struct carver *c, struct cuda_draws *d, struct cuda_draw
     r->logprobs = carve(c, rows * SAMPLING_MAX_LOGPROBS, sizeof(*r->logprobs));
 }
 
+static void carve_picks(struct carver *c, struct cuda_picks *p, size_t rows)
+{
+    p->picks = carve(c, rows, sizeof(*p->picks));
+    p->picked = carve(c, rows, sizeof(*p->picked));
+    p->top = carve(c, rows * DCU_MAX_TOP, sizeof(*p->top));
+}
+
 /* Words of all paths of a batch: each row a table of blocks of its own, and a tail. */
 static bool count_words(const struct model_config *c, const struct backend_options *o, size_t *ret)
 {
@@ -115,15 +122,23 @@ int cuda_scratch_layout(const struct model_config *cfg, const struct backend_opt
     s->act.mem = carve(&c, dcu_act_bytes(forms, o->max_rows, max_k), 1);
     s->blas = carve(&c, o->fast ? DCU_BLAS_WORKSPACE : 0, 1);
     carve_batch(&c, &s->batch, rows, (uint32_t)words);
-    if (!d) {
-        s->work = carve(&c, logit_rows * head_n, sizeof(float));
-        s->sample = carve(&c, dcu_sample_scratch_bytes((uint32_t)logit_rows), 1);
+    s->work = carve(&c, logit_rows * head_n, sizeof(float));
+    s->sample = carve(&c, dcu_sample_scratch_bytes((uint32_t)logit_rows), 1);
+    if (d) {
+        carve_picks(&c, &s->picks, rows);
+        s->picks.target_ids =
+            d->target_ids ? carve(&c, d->draft_vocab, sizeof(*s->picks.target_ids)) : NULL;
+    } else {
         carve_draws(&c, &s->draws, &s->drawn, rows);
     }
 
     carve_batch(&h, &p->batch, rows, (uint32_t)words);
-    if (!d)
+    if (d) {
+        carve_picks(&h, &p->picks, rows);
+        p->picks.of = carve(&h, rows, sizeof(*p->picks.of));
+    } else {
         carve_draws(&h, &p->draws, &p->drawn, rows);
+    }
     p->taps = carve(&h, rows * s->tap_floats, sizeof(float));
     p->logits = carve(&h, logit_rows * head_n, sizeof(float));
     p->staging_bytes = CUDA_STAGING;

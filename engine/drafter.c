@@ -38,6 +38,7 @@ static int make_buffers(struct drafter *d, struct error *err)
     d->blocks = mem_array(blocks, sizeof(*d->blocks));
     d->tokens = mem_array(rows, sizeof(*d->tokens));
     d->picks = mem_array(d->n_logit_rows, sizeof(*d->picks));
+    d->chosen = mem_array(d->n_logit_rows, sizeof(*d->chosen));
     d->top = mem_array((size_t)d->n_logit_rows * DRAFTER_MAX_PICK, sizeof(*d->top));
     d->logp = mem_array((size_t)d->n_logit_rows * DRAFTER_MAX_PICK, sizeof(*d->logp));
     d->logits = mem_map_pages(d->logits_bytes);
@@ -46,8 +47,8 @@ static int make_buffers(struct drafter *d, struct error *err)
     d->ids = mem_map_pages(d->scores_bytes);
     if (d->cfg->sliding)
         d->window_paths = mem_array(rows, sizeof(*d->window_paths));
-    if (!d->rows || !d->tails || !d->context || !d->blocks || !d->tokens || !d->picks || !d->top ||
-        !d->logp || !d->logits || !d->noise || !d->scores || !d->ids ||
+    if (!d->rows || !d->tails || !d->context || !d->blocks || !d->tokens || !d->picks ||
+        !d->chosen || !d->top || !d->logp || !d->logits || !d->noise || !d->scores || !d->ids ||
         (d->cfg->sliding && !d->window_paths))
         return ERR_NOMEM(err);
     return drafter_make_runs(d, err);
@@ -106,6 +107,7 @@ struct drafter *drafter_free(struct drafter *d)
     mem_free(d->blocks);
     mem_free(d->tokens);
     mem_free(d->picks);
+    mem_free(d->chosen);
     mem_free(d->top);
     mem_free(d->logp);
     mem_free(d->runs);
@@ -191,7 +193,7 @@ static uint32_t *block_rows(struct drafter *d, const struct drafter_block *b, ui
                      .tail_start = whole,
                      .blocks = b->blocks,
                      .tail = tail},
-            .logits = k < b->first ? NULL : b->logits + (size_t)(k - b->first) * dv};
+            .logits = k < b->first || !b->logits ? NULL : b->logits + (size_t)(k - b->first) * dv};
     if (!d->window_paths)
         return tails;
     /* Row k sees positions from s + k - (window - 1) on: a list of its own that begins with the first
@@ -211,7 +213,8 @@ static uint32_t *block_rows(struct drafter *d, const struct drafter_block *b, ui
     return tails;
 }
 
-int drafter_run(struct drafter *d, const struct drafter_block *b, uint32_t n, struct error *err)
+static int run_blocks(struct drafter *d, const struct drafter_block *b, uint32_t n,
+                      uint32_t n_chosen, struct error *err)
 {
     uint32_t rows = 0, *tails = d->tails;
     for (uint32_t i = 0; i < n; i++) {
@@ -223,8 +226,17 @@ int drafter_run(struct drafter *d, const struct drafter_block *b, uint32_t n, st
         tails = block_rows(d, &b[i], rows, tails);
         rows += b[i].n;
     }
-    struct fwd_batch batch = {.n_rows = rows, .rows = d->rows, .window_paths = d->window_paths};
+    struct fwd_batch batch = {.n_rows = rows,
+                              .rows = d->rows,
+                              .picks = d->chosen,
+                              .n_picks = n_chosen,
+                              .window_paths = d->window_paths};
     return d->backend->forward(d->model, &batch, err);
+}
+
+int drafter_run(struct drafter *d, const struct drafter_block *b, uint32_t n, struct error *err)
+{
+    return run_blocks(d, b, n, 0, err);
 }
 
 int drafter_inject(struct drafter *d, const struct ctx_row *rows, uint32_t n, struct error *err)
@@ -294,30 +306,63 @@ static void finish_pass(struct draft_round *r, const struct pick *picks)
         drafter_propose(r, picks);
 }
 
+/* What the backend is to choose, and what it has chosen. */
+static void ask(const struct pick *p, uint32_t row, struct fwd_pick *ret)
+{
+    *ret = (struct fwd_pick){.row = row,
+                             .seed = p->round->seed,
+                             .pos = p->pos,
+                             .inv_t = drafter_pick_inv_t(p),
+                             .n_top = p->n_top,
+                             .top = p->top,
+                             .logp = p->logp};
+}
+
+static void take_chosen(struct drafter *d, uint32_t n_picks)
+{
+    const struct fwd_pick *c = d->chosen;
+    for (uint32_t i = 0; i < n_picks; i++) {
+        struct pick *p = &d->picks[i];
+        if (!p->device)
+            continue;
+        p->token = c->token;
+        p->confidence = c->confidence;
+        p->n = c->n;
+        c++;
+    }
+}
+
 /* Entries [0, n), whose rows and logits fit. */
 static int pass_some(struct drafter *d, struct draft_entry *entries, uint32_t n, struct error *err)
 {
-    uint32_t rows = 0, picks = 0;
+    uint32_t rows = 0, picks = 0, chosen = 0;
     const size_t dv = d->cfg->draft_vocab;
     for (uint32_t i = 0; i < n; i++) {
         const struct draft_round *r = entries[i].round;
-        d->blocks[i] = next_block(d, &entries[i], d->tokens + rows, d->logits + picks * dv);
+        const bool draws = r->draw && r->pass + 1 == r->passes;
+        const bool device = d->backend->picks && !draws;
+        d->blocks[i] =
+            next_block(d, &entries[i], d->tokens + rows, device ? NULL : d->logits + picks * dv);
         uint32_t n_top = r->method == DRAFT_DDTREE ? least(r->tree_budget, r->max_nodes) : 0;
-        bool draws = r->draw && r->pass + 1 == r->passes;
-        for (uint32_t k = 1; k < r->window; k++, picks++)
+        for (uint32_t k = 1; k < r->window; k++, picks++) {
             d->picks[picks] =
                 (struct pick){.round = r,
                               .logits = d->logits + picks * dv,
                               .pos = (uint64_t)entries[i].seq->n_kv + k,
                               .n_top = least(n_top, DRAFTER_MAX_PICK),
                               .q = draws ? r->q + (size_t)(k - 1) * d->target_vocab : NULL,
+                              .device = device,
                               .top = d->top + (size_t)picks * DRAFTER_MAX_PICK,
                               .logp = d->logp + (size_t)picks * DRAFTER_MAX_PICK};
+            if (device)
+                ask(&d->picks[picks], rows + k, &d->chosen[chosen++]);
+        }
         rows += r->window;
     }
-    int r = drafter_run(d, d->blocks, n, err);
+    int r = run_blocks(d, d->blocks, n, chosen, err);
     if (r < 0)
         return r;
+    take_chosen(d, picks);
     drafter_pick(d, picks);
     picks = 0;
     for (uint32_t i = 0; i < n; i++) {

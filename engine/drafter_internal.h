@@ -18,6 +18,7 @@ struct pick {
     uint64_t pos;
     uint32_t n_top; /* candidates wanted for a tree, 0: none */
     float *q;       /* the row is drawn, from what goes here; NULL: chosen */
+    bool device;    /* the backend chooses: no logits */
     /* Results. */
     uint32_t token; /* of the target's vocabulary */
     float confidence;
@@ -35,24 +36,25 @@ struct drafter {
     uint32_t target_vocab, max_rows, first_slot, max_context;
 
     /* Buffers of a call. */
-    struct fwd_row *rows;              /* [max_rows] */
-    struct dk_attn_row *window_paths;  /* [max_rows], NULL without a window */
-    uint32_t *tails;                   /* of the blocks of a call */
-    size_t tails_block;                /* words of one block, beside one for each of its rows */
-    struct ctx_row *context;           /* [max_rows] */
-    struct drafter_block *blocks;      /* [max_rows / 2] */
-    uint32_t *tokens;                  /* [max_rows] */
-    float *logits;                     /* [n_logit_rows][draft_vocab] */
+    struct fwd_row *rows;             /* [max_rows] */
+    struct dk_attn_row *window_paths; /* [max_rows], NULL without a window */
+    uint32_t *tails;                  /* of the blocks of a call */
+    size_t tails_block;               /* words of one block, beside one for each of its rows */
+    struct ctx_row *context;          /* [max_rows] */
+    struct drafter_block *blocks;     /* [max_rows / 2] */
+    uint32_t *tokens;                 /* [max_rows] */
+    float *logits;                    /* [n_logit_rows][draft_vocab] */
     size_t logits_bytes;
     uint32_t n_logit_rows;
-    struct pick *picks;   /* [n_logit_rows] */
-    uint32_t *top;        /* [n_logit_rows][DRAFTER_MAX_PICK] */
+    struct pick *picks;      /* [n_logit_rows] */
+    struct fwd_pick *chosen; /* [n_logit_rows] by the backend */
+    uint32_t *top;           /* [n_logit_rows][DRAFTER_MAX_PICK] */
     float *logp;
     /* Of each thread that picks. */
     unsigned n_threads;
-    float *noise;         /* [n_threads][target_vocab] */
-    float *scores;        /* [n_threads][draft_vocab] */
-    uint32_t *ids;        /* [n_threads][draft_vocab] */
+    float *noise;  /* [n_threads][target_vocab] */
+    float *scores; /* [n_threads][draft_vocab] */
+    uint32_t *ids; /* [n_threads][draft_vocab] */
     size_t noise_bytes, scores_bytes;
     struct noise_run *runs; /* NULL: the whole vocabulary is drafted from */
     uint32_t n_runs;
@@ -60,7 +62,9 @@ struct drafter {
 
 /* Which noise a reduced vocabulary needs. */
 int drafter_make_runs(struct drafter *d, struct error *err);
-/* Picks of [0, n), on all threads. */
+/* The noise that a row's choice adds is that of 1 / T times its logits; 0: it adds none. */
+float drafter_pick_inv_t(const struct pick *p);
+/* Picks of [0, n) that the backend leaves to the host, on all threads. */
 void drafter_pick(struct drafter *d, uint32_t n);
 /* The proposal of a round whose last pass is done; picks: of its rows, in order. */
 void drafter_propose(struct draft_round *r, const struct pick *picks);

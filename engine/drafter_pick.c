@@ -50,12 +50,20 @@ int drafter_make_runs(struct drafter *d, struct error *err)
     return 0;
 }
 
+float drafter_pick_inv_t(const struct pick *p)
+{
+    const struct draft_round *r = p->round;
+    return r->temperature >= SAMPLER_GREEDY_BELOW && (r->noise || p->q)
+               ? (float)(1.0 / (double)r->temperature)
+               : 0;
+}
+
 /* logit / T + noise, over the draft vocabulary. */
 static const float *perturbed(const struct drafter *d, const struct pick *p, unsigned tid)
 {
     const uint32_t dv = d->cfg->draft_vocab, *ids = d->cfg->target_ids;
     float *g = d->noise + (size_t)tid * d->target_vocab, *y = d->scores + (size_t)tid * dv;
-    float inv_t = (float)(1.0 / (double)p->round->temperature);
+    const float inv_t = drafter_pick_inv_t(p);
     uint32_t key[2], ctr[3];
     noise_key(p->round->seed, key);
     noise_counter(p->pos, p->q ? NOISE_DRAFT : NOISE_GUMBEL, ctr);
@@ -114,8 +122,7 @@ static void write_q(const struct drafter *d, const struct pick *p, unsigned tid)
 static void pick_one(const struct drafter *d, struct pick *p, unsigned tid)
 {
     const uint32_t dv = d->cfg->draft_vocab;
-    bool noisy = p->round->temperature >= SAMPLER_GREEDY_BELOW && (p->round->noise || p->q);
-    const float *y = noisy ? perturbed(d, p, tid) : p->logits;
+    const float *y = drafter_pick_inv_t(p) != 0 ? perturbed(d, p, tid) : p->logits;
     float max, lse;
     bool bad;
     uint32_t i = d->ops->argmax(y, dv, &max, &bad);
@@ -146,13 +153,18 @@ static void pick_some(void *arg, const struct dk_par *par)
 {
     const struct pick_work *w = arg;
     for (uint32_t i = par->tid; i < w->n; i += par->n)
-        pick_one(w->d, &w->d->picks[i], par->tid);
+        if (!w->d->picks[i].device)
+            pick_one(w->d, &w->d->picks[i], par->tid);
 }
 
 void drafter_pick(struct drafter *d, uint32_t n)
 {
     struct pick_work w = {d, n};
-    d->backend->parallel(d->target, pick_some, &w);
+    uint32_t i = 0;
+    while (i < n && d->picks[i].device)
+        i++;
+    if (i < n)
+        d->backend->parallel(d->target, pick_some, &w);
 }
 
 bool drafter_settled(const struct draft_round *r)

@@ -22,6 +22,7 @@ libdedit_engine_a_SOURCES = \
 	%D%/backend_cuda_batch.c \
 	%D%/backend_cuda_blas.c \
 	%D%/backend_cuda_draw.c \
+	%D%/backend_cuda_pick.c \
 	%D%/backend_cuda_forward.c \
 	%D%/backend_cuda_graph.c \
 	%D%/backend_cuda_load.c \

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A drafter's choices on the device (kernels/cuda/draft.cu, the twin of drafter_pick.c): for a row of a block
+ * a token, its confidence and the best candidates come back, instead of the logits.
+ */
+#include <string.h>
+
+#include "engine/backend_cuda.h"
+#include "engine/drafter_file.h"
+#include "engine/noise.h"
+#include "engine/proposal.h"
+
+_Static_assert(PROPOSAL_MAX_NODES <= DCU_MAX_TOP, "candidates of a row");
+
+bool cuda_picked_row(const struct fwd_batch *b, uint32_t r, uint32_t *k)
+{
+    while (*k < b->n_picks && b->picks[*k].row < r)
+        ++*k;
+    return *k < b->n_picks && b->picks[*k].row == r;
+}
+
+static struct dcu_pick pick_of(const struct fwd_pick *p)
+{
+    struct dcu_pick q = {
+        .pos = p->pos, .stream = NOISE_GUMBEL, .inv_t = p->inv_t, .n_top = p->n_top};
+    noise_key(p->seed, q.key);
+    return q;
+}
+
+int cuda_picks_fill(struct cuda_model *m, const struct fwd_batch *b, const struct cuda_rows *c,
+                    struct error *err)
+{
+    const struct cuda_batch *rows = &m->p.batch;
+    struct cuda_picks *h = &m->p.picks;
+    uint32_t k = 0;
+    if (!h->picks)
+        return ERR(err, INTERNAL, "a target does not draft");
+    for (uint32_t i = 0; i < c->n_head; i++) {
+        const bool picked = cuda_picked_row(b, rows->live_index[rows->head_index[i]], &k);
+        h->of[i] = picked ? k : UINT32_MAX;
+        h->picks[i] = picked ? pick_of(&b->picks[k]) : (struct dcu_pick){.inv_t = 0};
+    }
+    return 0;
+}
+
+int cuda_picks_send(struct cuda_model *m, const struct cuda_rows *c, struct error *err)
+{
+    CUDA_DO(m, err, "sending picks",
+            m->api->copy_in(m->stream, m->s.picks.picks, m->p.picks.picks,
+                            c->n_head * sizeof(*m->p.picks.picks)));
+    return 0;
+}
+
+int cuda_picks_choose(struct cuda_model *m, uint32_t i, uint32_t n, struct error *err)
+{
+    const struct cuda_scratch *t = &m->s;
+    const struct dcu_draft p = {.rows = n,
+                                .vocab = m->head.n,
+                                .logits = t->logits,
+                                .ldl = m->head.n,
+                                .picks = t->picks.picks + i,
+                                .target_ids = t->picks.target_ids,
+                                .work = t->work,
+                                .scratch = t->sample,
+                                .picked = t->picks.picked + i,
+                                .top = t->picks.top + (size_t)i * DCU_MAX_TOP};
+    CUDA_DO(m, err, "drafts", m->api->draft(m->stream, &p));
+    return 0;
+}
+
+int cuda_picks_fetch(struct cuda_model *m, uint32_t i, uint32_t n, struct error *err)
+{
+    const struct cuda_picks *d = &m->s.picks, *h = &m->p.picks;
+    CUDA_DO(m, err, "drafts",
+            m->api->copy_out(m->stream, h->picked + i, d->picked + i, n * sizeof(*h->picked)));
+    uint32_t first = i, end = i;
+    for (uint32_t j = i; j < i + n; j++)
+        if (h->picks[j].n_top) {
+            first = end == i ? j : first;
+            end = j + 1;
+        }
+    const size_t at = (size_t)first * DCU_MAX_TOP;
+    if (end > first)
+        CUDA_DO(m, err, "candidates",
+                m->api->copy_out(m->stream, h->top + at, d->top + at,
+                                 (size_t)(end - first) * DCU_MAX_TOP * sizeof(*h->top)));
+    return 0;
+}
+
+void cuda_picks_deliver(const struct cuda_model *m, const struct fwd_batch *b,
+                        const struct cuda_rows *c)
+{
+    const struct cuda_picks *h = &m->p.picks;
+    for (uint32_t i = 0; i < c->n_head; i++) {
+        if (h->of[i] == UINT32_MAX)
+            continue;
+        const struct dcu_picked *d = &h->picked[i];
+        const struct dcu_logprob *top = h->top + (size_t)i * DCU_MAX_TOP;
+        struct fwd_pick *p = &b->picks[h->of[i]];
+        p->token = d->token;
+        p->confidence = d->confidence; /* 0 of bad logits, which have no candidates either */
+        p->n = d->n;
+        for (uint32_t j = 0; j < d->n; j++) {
+            p->top[j] = top[j].token;
+            p->logp[j] = top[j].logprob;
+        }
+    }
+}
+
+int cuda_picks_upload(struct cuda_model *m, struct error *err)
+{
+    const struct drafter_config *d = m->cfg.drafter;
+    const size_t piece = m->p.staging_bytes / sizeof(*d->target_ids);
+    for (size_t i = 0, n; d->target_ids && i < d->draft_vocab; i += n) {
+        n = d->draft_vocab - i < piece ? d->draft_vocab - i : piece;
+        memcpy(m->p.staging[0], d->target_ids + i, n * sizeof(*d->target_ids));
+        CUDA_DO(m, err, "a drafter's ids",
+                m->api->copy_in(m->stream, m->s.picks.target_ids + i, m->p.staging[0],
+                                n * sizeof(*d->target_ids)));
+        CUDA_DO(m, err, "a drafter's ids", m->api->stream_wait(m->stream));
+    }
+    return 0;
+}
