@@ -2,14 +2,40 @@
 /* The CUDA backend's table of functions and its small members. */
 #include "engine/backend_cuda.h"
 
+static struct cuda_model *owner_of_stream(struct cuda_model *m)
+{
+    return m->target ? m->target : m;
+}
+
+int cuda_wait(struct cuda_model *m, const char *what, struct error *err)
+{
+    CUDA_DO(m, err, what, m->api->stream_wait(m->stream));
+    owner_of_stream(m)->waits++;
+    return 0;
+}
+
+int cuda_take_later(struct cuda_model *m, struct error *err)
+{
+    const struct cuda_model *o = owner_of_stream(m);
+    int r = m->later_used && m->later_at == o->waits ? cuda_wait(m, "earlier work", err) : 0;
+    if (r < 0)
+        return r;
+    m->later_used = true;
+    m->later_at = o->waits;
+    return 0;
+}
+
 static int cuda_kv_copy(struct backend_model *model, const uint32_t *from, const uint32_t *to,
                         size_t n, struct error *err)
 {
     struct cuda_model *m = cuda_of(model);
-    struct cuda_batch *h = &m->p.batch, *d = &m->s.batch;
+    struct cuda_batch *h = &m->p.later, *d = &m->s.batch;
     CUDA_DO(m, err, "the device", m->api->device_use(m->opt.device));
     for (size_t i = 0; i < n;) {
         uint32_t k = 0;
+        int r = cuda_take_later(m, err);
+        if (r < 0)
+            return r;
         for (; i < n && k < m->opt.max_rows; i++)
             if (from[i] != to[i]) {
                 h->from[k] = from[i];
@@ -18,13 +44,12 @@ static int cuda_kv_copy(struct backend_model *model, const uint32_t *from, const
         if (k == 0)
             break;
         *h->n_pairs = k;
-        int r = cuda_batch_send(m, 0, err);
+        r = cuda_batch_send(m, h, 0, err);
         if (r < 0)
             return r;
         CUDA_DO(m, err, "moving K and V",
                 m->api->kv_copy(m->stream, m->device_layers, m->cfg.n_layers, m->cfg.n_kv_heads,
                                 m->opt.kv_type, d->from, d->to, d->n_pairs, k));
-        CUDA_DO(m, err, "moving K and V", m->api->stream_wait(m->stream));
     }
     return 0;
 }

@@ -4,6 +4,10 @@
  * three blocks (weights, KV, scratch), taken at load and given back with the model; pinned memory is
  * one.  Every call enqueues on the model's stream and waits for it once, at its end.  Used by
  * engine/backend_cuda*.c only.
+ *
+ * A batch is waited for, since its results are wanted.  Moves of K and V, and features of taps that are on the
+ * device, are not: what they send lies in a pinned area of its own, which is waited for when it is wanted again and
+ * nothing else has been waited for since.
  */
 #pragma once
 
@@ -100,6 +104,7 @@ struct cuda_scratch {
 
 struct cuda_pinned {
     struct cuda_batch batch;
+    struct cuda_batch later; /* of calls that do not wait; without words */
     struct cuda_draws draws;
     struct cuda_drawn drawn;
     struct cuda_picks picks;
@@ -167,7 +172,10 @@ struct cuda_model {
     struct cuda_scratch s;
     struct cuda_pinned p;
     struct cuda_kept kept; /* a drafter's own; a target's: of the drafter that was loaded last */
-    dcu_stream stream;
+    dcu_stream stream;     /* a target's is its drafter's, too */
+    uint64_t waits;        /* for it; of a target */
+    uint64_t later_at;     /* `waits` when p.later was taken */
+    bool later_used;
     dcu_event staged[2];
     struct cuda_graphs graphs;
 
@@ -191,6 +199,13 @@ static inline const struct cuda_model *cuda_const(const struct backend_model *m)
         if (cuda_r_ < 0)                                                                           \
             return cuda_r_;                                                                        \
     } while (0)
+
+/* ---- backend_cuda.c ------------------------------------------------------------------------------- */
+
+/* For all that the stream has been given. */
+int cuda_wait(struct cuda_model *m, const char *what, struct error *err);
+/* Takes p.later: nothing reads it any more. */
+int cuda_take_later(struct cuda_model *m, struct error *err);
 
 /* ---- backend_cuda_load.c ------------------------------------------------------------------------- */
 
@@ -248,10 +263,11 @@ struct cuda_rows {
 #define CUDA_DRAWS 8u
 int cuda_batch_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda_rows *ret,
                     struct error *err);
-/* Where the taps of the i-th row with taps are kept, into the pinned area; false: the host has them. */
-bool cuda_taps_kept(struct cuda_model *m, const float *taps, uint32_t i);
-/* Enqueues the copy. */
-int cuda_batch_send(struct cuda_model *m, uint32_t n_words, struct error *err);
+/* Where taps are kept, row *ret; false: the host has them. */
+bool cuda_taps_kept(const struct cuda_model *m, const float *taps, uint32_t *ret);
+/* Enqueues the copy of a pinned area. */
+int cuda_batch_send(struct cuda_model *m, const struct cuda_batch *from, uint32_t n_words,
+                    struct error *err);
 
 /* ---- backend_cuda_draw.c --------------------------------------------------------------------------- */
 

@@ -107,7 +107,7 @@ int cuda_batch_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda
         if (row->path.n_vis > c.max_vis)
             c.max_vis = row->path.n_vis;
         if (row->taps && b->n_taps) {
-            bool kept = cuda_taps_kept(m, row->taps, c.n_tap);
+            bool kept = cuda_taps_kept(m, row->taps, &h->tap_kept[c.n_tap]);
             if (c.n_tap && kept != c.kept)
                 return ERR(err, INTERNAL, "a batch has taps on the host and on the device");
             c.kept = kept;
@@ -134,20 +134,21 @@ int cuda_batch_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda
     return r == 0 && b->n_picks ? cuda_picks_fill(m, b, ret, err) : r;
 }
 
-bool cuda_taps_kept(struct cuda_model *m, const float *taps, uint32_t i)
+bool cuda_taps_kept(const struct cuda_model *m, const float *taps, uint32_t *ret)
 {
     const struct cuda_kept *k = &m->kept;
     uintptr_t at = (uintptr_t)taps - (uintptr_t)k->mem;
     if (!k->mem || at >= (size_t)k->rows * k->width * sizeof(float))
         return false;
-    m->p.batch.tap_kept[i] = (uint32_t)(at / sizeof(float) / k->width);
+    *ret = (uint32_t)(at / sizeof(float) / k->width);
     return true;
 }
 
-int cuda_batch_send(struct cuda_model *m, uint32_t n_words, struct error *err)
+int cuda_batch_send(struct cuda_model *m, const struct cuda_batch *from, uint32_t n_words,
+                    struct error *err)
 {
     size_t bytes = m->batch_bytes + (size_t)n_words * sizeof(uint32_t);
     CUDA_DO(m, err, "sending a batch",
-            m->api->copy_in(m->stream, m->s.batch.rows, m->p.batch.rows, bytes));
+            m->api->copy_in(m->stream, m->s.batch.rows, from->rows, bytes));
     return 0;
 }

@@ -233,7 +233,9 @@ static int tap(const struct run *f, const struct stage *s, uint32_t layer)
         int r = copy_taps(f, places);
         if (r < 0)
             return r;
-        CUDA_DO(m, f->err, "taps", m->api->stream_wait(m->stream));
+        r = cuda_wait(m, "taps", f->err);
+        if (r < 0)
+            return r;
         deliver_taps(f, t + 1 - places, t + 1);
     }
     return 0;
@@ -363,7 +365,9 @@ static int fetch(const struct run *f)
         if (r < 0)
             return r;
         /* Without logits and taps, too: the pinned rows are written again by the next call. */
-        CUDA_DO(m, f->err, "a batch", m->api->stream_wait(m->stream));
+        r = cuda_wait(m, "a batch", f->err);
+        if (r < 0)
+            return r;
         if (i == 0 && taps)
             deliver_taps(f, first, taps);
         deliver_logits(f, i, n);
@@ -437,7 +441,7 @@ int cuda_forward(struct backend_model *model, const struct fwd_batch *b, struct 
     CUDA_DO(m, err, "the device", m->api->device_use(m->opt.device));
     int r = cuda_batch_fill(m, b, &f.c, err);
     if (r == 0)
-        r = cuda_batch_send(m, f.c.n_words, err);
+        r = cuda_batch_send(m, &m->p.batch, f.c.n_words, err);
     if (r == 0 && f.c.draws)
         r = cuda_draws_send(m, b, err);
     if (r == 0 && f.c.picks)
@@ -542,9 +546,10 @@ static int fill_injection(struct injection *in, const struct ctx_row *rows, stru
 {
     struct cuda_model *m = in->m;
     const size_t ld = m->s.tap_floats, width = m->fc.k;
+    struct cuda_batch *h = &m->p.later;
     for (uint32_t i = 0; i < in->n; i++) {
-        m->p.batch.rows[i] = (struct dcu_row){.pos = rows[i].pos, .slot = rows[i].slot, .n_vis = 1};
-        bool kept = cuda_taps_kept(m, rows[i].taps, i);
+        h->rows[i] = (struct dcu_row){.pos = rows[i].pos, .slot = rows[i].slot, .n_vis = 1};
+        bool kept = cuda_taps_kept(m, rows[i].taps, &h->tap_kept[i]);
         if (i && kept != in->kept)
             return ERR(err, INTERNAL, "features of taps on the host and on the device");
         in->kept = kept;
@@ -566,9 +571,11 @@ int cuda_inject(struct backend_model *drafter, const struct ctx_row *rows, uint3
     if (n > m->opt.max_rows)
         return ERR(err, LIMIT, "features of %u rows: at most %u fit", n, m->opt.max_rows);
     CUDA_DO(m, err, "the device", m->api->device_use(m->opt.device));
-    int r = fill_injection(&in, rows, err);
+    int r = cuda_take_later(m, err);
     if (r == 0)
-        r = cuda_batch_send(m, 0, err);
+        r = fill_injection(&in, rows, err);
+    if (r == 0)
+        r = cuda_batch_send(m, &m->p.later, 0, err);
     if (r < 0)
         return r;
     if (!in.kept)
@@ -577,14 +584,14 @@ int cuda_inject(struct backend_model *drafter, const struct ctx_row *rows, uint3
     struct cuda_shape shape = {
         .kind = in.fused ? CUDA_INJECT_FUSED : CUDA_INJECT, .rows = n, .kept = in.kept};
     r = cuda_graph_run(m, &shape, enqueue_inject, &in, err);
-    if (r < 0)
+    if (r < 0 || (in.kept && !in.fused))
         return r;
     if (in.fused)
         CUDA_DO(m, err, "features",
                 m->api->copy_out(m->stream, m->p.taps, t->h, n * t->ld_x * sizeof(float)));
-    CUDA_DO(m, err, "features", m->api->stream_wait(m->stream));
-    for (uint32_t i = 0; i < n; i++)
+    r = cuda_wait(m, "features", err);
+    for (uint32_t i = 0; i < n && r == 0; i++)
         if (rows[i].fused)
             memcpy(rows[i].fused, m->p.taps + i * t->ld_x, m->cfg.hidden * sizeof(float));
-    return 0;
+    return r;
 }

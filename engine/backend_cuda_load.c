@@ -206,7 +206,10 @@ static int load_into(struct cuda_model *m, const struct model_tensor *head, unsi
     m->layers = mem_calloc(m->cfg.n_layers, sizeof(*m->layers));
     if (!m->layers)
         return ERR_NOMEM(err);
-    CUDA_DO(m, err, "a stream", a->stream_new(&m->stream));
+    if (m->target)
+        m->stream = m->target->stream; /* one behind the other, without waiting */
+    else
+        CUDA_DO(m, err, "a stream", a->stream_new(&m->stream));
     for (int i = 0; i < 2; i++)
         CUDA_DO(m, err, "an event", a->event_new(&m->staged[i], 0));
     r = take_memory(m, &z, err);
@@ -334,7 +337,9 @@ void cuda_free(struct backend_model *model)
     if (m->target && m->target->kept.mem == m->kept.mem)
         m->target->kept = (struct cuda_kept){0};
     cuda_graphs_free(m);
-    if (m->stream)
+    if (m->stream && m->target)
+        (void)a->stream_wait(m->stream);
+    else if (m->stream)
         (void)a->stream_free(m->stream);
     for (int i = 0; i < 2; i++)
         if (m->staged[i])

@@ -117,7 +117,9 @@ int cuda_picks_upload(struct cuda_model *m, struct error *err)
         CUDA_DO(m, err, "a drafter's ids",
                 m->api->copy_in(m->stream, m->s.picks.target_ids + i, m->p.staging[0],
                                 n * sizeof(*d->target_ids)));
-        CUDA_DO(m, err, "a drafter's ids", m->api->stream_wait(m->stream));
+        int r = cuda_wait(m, "a drafter's ids", err);
+        if (r < 0)
+            return r;
     }
     return 0;
 }

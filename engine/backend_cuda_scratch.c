@@ -6,7 +6,6 @@
 
 struct carver {
     char *base;
-    const struct dcu_api *api; /* told about every part; NULL: host memory */
     size_t used;
     bool overflow;
 };
@@ -133,6 +132,7 @@ int cuda_scratch_layout(const struct model_config *cfg, const struct backend_opt
     }
 
     carve_batch(&h, &p->batch, rows, (uint32_t)words);
+    carve_batch(&h, &p->later, rows, 0);
     if (d) {
         carve_picks(&h, &p->picks, rows);
         p->picks.of = carve(&h, rows, sizeof(*p->picks.of));

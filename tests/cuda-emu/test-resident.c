@@ -416,6 +416,59 @@ START_TEST(every_call_of_a_pass_fails)
 }
 END_TEST
 
+static uint64_t waits_since(uint64_t *before)
+{
+    const uint64_t n = emu_counts_now().waits - *before;
+    *before += n;
+    return n;
+}
+
+/* A round waits for each pass and for its verification; features and moves wait for nobody, unless two of
+ * them come one behind the other. */
+START_TEST(waits_of_a_round)
+{
+    struct error err = {0};
+    struct text t = new_text("emu", false), want = new_text("emu", true);
+    struct engine *e = t.e;
+    const struct backend *b = e->space.backend;
+    const size_t vocab = e->model->vocab_size;
+    float *logits = floats(vocab), *same = floats(vocab);
+    uint64_t at = emu_counts_now().waits;
+    for (int again = 0; again < 3; again++) { /* as launches, captured, replayed */
+        const uint32_t from = 12 * (uint32_t)again, to = from + 1;
+        ck_ok(feed(&t, from, 12, logits, &err), &err);
+        ck_assert_uint_eq(waits_since(&at), 1);
+        ck_ok(inject(&t, from, 12, &err), &err);
+        ck_ok(b->kv_copy(e->space.model, &to, &from, 1, &err), &err);
+        ck_assert_uint_eq(waits_since(&at), 0);
+        ck_ok(b->kv_copy(e->space.model, &from, &to, 1, &err), &err);
+        ck_assert_uint_eq(waits_since(&at), 1);
+        struct rounds *a = new_rounds(&t, from + 12), *o = new_rounds(&want, from + 12);
+        ck_ok(pass(&t, a, 1, &err), &err);
+        ck_assert_uint_eq(waits_since(&at), 1);
+        ck_ok(inject(&t, from, 6, &err), &err);
+        ck_ok(inject(&t, from + 6, 6, &err), &err);
+        ck_assert_uint_eq(waits_since(&at), 1);
+        /* The same by way of the host, where all is waited for. */
+        ck_ok(feed(&want, from, 12, same, &err), &err);
+        ck_ok(inject(&want, from, 12, &err), &err);
+        ck_ok(want.e->space.backend->kv_copy(want.e->space.model, &to, &from, 1, &err), &err);
+        ck_ok(want.e->space.backend->kv_copy(want.e->space.model, &from, &to, 1, &err), &err);
+        ck_ok(pass(&want, o, 1, &err), &err);
+        ck_assert_mem_eq(a->r[0].tokens[0], o->r[0].tokens[0], (W - 1) * sizeof(uint32_t));
+        test_floats_equal("confidence", a->r[0].confidence[0], o->r[0].confidence[0], W - 1);
+        test_floats_equal("logits", logits, same, vocab);
+        free_rounds(a);
+        free_rounds(o);
+        at = emu_counts_now().waits;
+    }
+    free(logits);
+    free(same);
+    free_text(&t);
+    free_text(&want);
+}
+END_TEST
+
 /* A target drafts nothing. */
 START_TEST(picks_of_a_target)
 {
@@ -442,6 +495,7 @@ int main(void)
     tcase_add_test(t, drafts_are_the_same);
     tcase_add_test(t, logits_stay);
     tcase_add_test(t, every_call_of_a_pass_fails);
+    tcase_add_test(t, waits_of_a_round);
     tcase_add_test(t, picks_of_a_target);
     return test_main(s);
 }
