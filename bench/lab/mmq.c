@@ -87,7 +87,7 @@ static void read_all(void *arg, const struct dk_par *par)
     r->read_sum[par->tid] = (double)(s[0][0] + s[0][1] + s[0][2] + s[0][3]);
 }
 
-/* Seconds of one addition that waits for the one before it. */
+/* Seconds of a cycle. */
 static double cycle(void)
 {
     double least = 1;
