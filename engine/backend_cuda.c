@@ -33,6 +33,10 @@ static int cuda_kv_copy(struct backend_model *model, const uint32_t *from, const
     CUDA_DO(m, err, "the device", m->api->device_use(m->opt.device));
     for (size_t i = 0; i < n;) {
         uint32_t k = 0;
+        if (from[i] == to[i]) {
+            i++;
+            continue;
+        }
         int r = cuda_take_later(m, err);
         if (r < 0)
             return r;
@@ -41,8 +45,6 @@ static int cuda_kv_copy(struct backend_model *model, const uint32_t *from, const
                 h->from[k] = from[i];
                 h->to[k++] = to[i];
             }
-        if (k == 0)
-            break;
         *h->n_pairs = k;
         r = cuda_batch_send(m, h, 0, err);
         if (r < 0)

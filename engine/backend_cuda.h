@@ -2,8 +2,7 @@
 /*
  * Inside of the CUDA backend: a model on the device and the memory of one call.  Device memory is
  * three blocks (weights, KV, scratch), taken at load and given back with the model; pinned memory is
- * one.  Every call enqueues on the model's stream and waits for it once, at its end.  Used by
- * engine/backend_cuda*.c only.
+ * one.  Calls enqueue on the stream of the target.  Used by engine/backend_cuda*.c only.
  *
  * A batch is waited for, since its results are wanted.  Moves of K and V, and features of taps that are on the
  * device, are not: what they send lies in a pinned area of its own, which is waited for when it is wanted again and

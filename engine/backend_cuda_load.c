@@ -336,10 +336,10 @@ void cuda_free(struct backend_model *model)
     (void)a->device_use(m->opt.device);
     if (m->target && m->target->kept.mem == m->kept.mem)
         m->target->kept = (struct cuda_kept){0};
-    cuda_graphs_free(m);
-    if (m->stream && m->target)
+    if (m->stream) /* moves and features may be on their way */
         (void)a->stream_wait(m->stream);
-    else if (m->stream)
+    cuda_graphs_free(m);
+    if (m->stream && !m->target)
         (void)a->stream_free(m->stream);
     for (int i = 0; i < 2; i++)
         if (m->staged[i])

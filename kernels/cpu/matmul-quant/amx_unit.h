@@ -330,6 +330,7 @@ DK_KERNEL void advance(enum dk_type t, struct pipe *p, const struct run *r)
             for (uint32_t b = 0; b < r->n; b++, s++, x += r->stride) {
                 struct record *rec = &p->kept[(record + b) % KEPT];
                 unpack_lead(t, p, record + b);
+                __asm__ volatile("" ::: "memory"); /* gcc does not see that tile loads read */
                 products(dk_qgeom(t).kind, dk_qgeom(t).bits == 4, s % 2, p, rec, x);
                 if (fetched)
                     fetch_block(t, fetched + b * step_bytes);
