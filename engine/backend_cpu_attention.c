@@ -51,7 +51,7 @@ static void rotate_heads(const struct fwd *f, const struct cpu_layer *l, uint32_
     ops->rope(q, n, hd, m->s.cs + (size_t)r * hd, m->cfg.rope_pairing);
 }
 
-/* A thread's KV heads and query heads: of the units [a, b), two of which are a KV head. */
+/* Heads that begin below a unit: `first` is the first one's, each has units_each. */
 static uint32_t heads_below(size_t unit, uint32_t first, uint32_t units_each, uint32_t heads)
 {
     size_t h = unit <= first ? 0 : (unit - first + units_each - 1) / units_each;
@@ -67,9 +67,10 @@ void cpu_rotate_and_store(const struct fwd *f, const struct dk_par *par, const s
     const uint32_t n = f->b->n_rows, kv_heads = f->m->cfg.n_kv_heads, heads = f->m->cfg.n_heads;
     uint32_t k0 = 0, k1 = kv_heads, q0 = 0, q1 = heads;
     size_t a, b;
-    dk_split(par, n, DK_KV_BLOCK, &a, &b);
-    if (n < DK_KV_BLOCK * par->n) {
-        dk_split(par, 2 * (size_t)kv_heads + heads, 1, &a, &b);
+    if (n >= DK_KV_BLOCK * par->n) {
+        dk_split(par, n, DK_KV_BLOCK, &a, &b);
+    } else {
+        dk_split(par, 2 * (size_t)kv_heads + heads, 1, &a, &b); /* a KV head is two units */
         k0 = heads_below(a, 0, 2, kv_heads);
         k1 = heads_below(b, 0, 2, kv_heads);
         q0 = heads_below(a, 2 * kv_heads, 1, heads);

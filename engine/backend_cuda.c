@@ -17,11 +17,10 @@ int cuda_wait(struct cuda_model *m, const char *what, struct error *err)
 int cuda_take_later(struct cuda_model *m, struct error *err)
 {
     const struct cuda_model *o = owner_of_stream(m);
-    int r = m->later_used && m->later_at == o->waits ? cuda_wait(m, "earlier work", err) : 0;
+    int r = o->waits < m->later_free ? cuda_wait(m, "earlier work", err) : 0;
     if (r < 0)
         return r;
-    m->later_used = true;
-    m->later_at = o->waits;
+    m->later_free = o->waits + 1;
     return 0;
 }
 

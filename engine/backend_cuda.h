@@ -173,8 +173,7 @@ struct cuda_model {
     struct cuda_kept kept; /* a drafter's own; a target's: of the drafter that was loaded last */
     dcu_stream stream;     /* a target's is its drafter's, too */
     uint64_t waits;        /* for it; of a target */
-    uint64_t later_at;     /* `waits` when p.later was taken */
-    bool later_used;
+    uint64_t later_free;   /* from so many waits on nothing reads p.later */
     dcu_event staged[2];
     struct cuda_graphs graphs;
 

@@ -108,7 +108,7 @@ static void write_q(const struct drafter *d, const struct pick *p, unsigned tid)
 {
     const uint32_t dv = d->cfg->draft_vocab, *ids = d->cfg->target_ids;
     float *z = d->scores + (size_t)tid * dv, max;
-    float inv_t = (float)(1.0 / (double)p->round->temperature);
+    const float inv_t = drafter_pick_inv_t(p);
     bool bad;
     for (uint32_t i = 0; i < dv; i++)
         z[i] = p->logits[i] * inv_t;

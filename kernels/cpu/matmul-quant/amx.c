@@ -6,8 +6,8 @@
  * inputs, the weights of mid multiplied by 16: two tiles of results instead of three.
  *
  * A few blocks of many panels take turns with the same activations, so that those stay in L1; sums
- * wait in scratch meanwhile.  One tile of rows: the next panel's blocks are unpacked while this one's
- * are multiplied.  More: what is unpacked of a few panels serves all of them.
+ * wait in scratch meanwhile.  The next blocks are unpacked while these are multiplied, once for two
+ * tiles of rows where there are as many.
  *
  * Worth it from DK_AMX_INT_MIN_ROWS rows; fewer, and Q6_K (two scales a block, so twice the tiles for
  * the same inputs), go the AVX-512 way: the same bits.

@@ -152,9 +152,8 @@ DK_INLINE const uint8_t *ahead(enum dk_type t, const struct run *r, uint32_t pan
 
 DK_INLINE void fetch_block(enum dk_type t, const uint8_t *from)
 {
-    const struct dk_qgeom g = dk_qgeom(t);
 #pragma GCC unroll 10
-    for (unsigned i = 0; i < (g.scale_bytes / g.group + g.quant_bytes + 63) / 64; i++)
+    for (unsigned i = 0; i < (dk_qblock_bytes(t) + 63) / 64; i++)
         __builtin_prefetch(from + 64 * i, 0, 2);
 }
 
@@ -315,7 +314,6 @@ DK_INLINE void finish_late(enum dk_type t, struct pipe *p, uint32_t s, __m512 ac
 /* Issues the products of run r; the float part of its last two steps comes with the next call. */
 DK_KERNEL void advance(enum dk_type t, struct pipe *p, const struct run *r)
 {
-    const size_t step_bytes = dk_qgeom(t).scale_bytes / dk_qgeom(t).group + dk_qgeom(t).quant_bytes;
     uint32_t s = p->step, record = p->record;
     __m512 acc[16];
 #pragma GCC unroll 16
@@ -333,7 +331,7 @@ DK_KERNEL void advance(enum dk_type t, struct pipe *p, const struct run *r)
                 __asm__ volatile("" ::: "memory"); /* gcc does not see that tile loads read */
                 products(dk_qgeom(t).kind, dk_qgeom(t).bits == 4, s % 2, p, rec, x);
                 if (fetched)
-                    fetch_block(t, fetched + b * step_bytes);
+                    fetch_block(t, fetched + b * dk_qblock_bytes(t));
                 finish_late(t, p, s, acc);
                 p->late[s % 2] = (struct late){
                     .rec = rec,

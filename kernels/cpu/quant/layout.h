@@ -96,6 +96,13 @@ DK_INLINE struct dk_qgeom dk_qgeom(enum dk_type t)
     return (struct dk_qgeom){DK_QK_ZERO, 0, 0, 1, 0, 0, 0};
 }
 
+/* From a block of a panel to the next; on average, where blocks share scale lines. */
+DK_INLINE size_t dk_qblock_bytes(enum dk_type t)
+{
+    struct dk_qgeom g = dk_qgeom(t);
+    return g.scale_bytes / g.group + g.quant_bytes;
+}
+
 DK_INLINE size_t dk_qpanel_bytes(enum dk_type t, uint32_t blocks)
 {
     struct dk_qgeom g = dk_qgeom(t);
@@ -141,7 +148,7 @@ DK_INLINE struct dk_qahead dk_qahead(const struct dk_mm *mm, uint32_t panel1)
 DK_INLINE void dk_qprefetch(enum dk_type t, const uint8_t *panel, uint32_t b, struct dk_qahead a)
 {
     const struct dk_qgeom g = dk_qgeom(t);
-    const size_t step = g.scale_bytes / g.group + g.quant_bytes;
+    const size_t step = dk_qblock_bytes(t);
     uintptr_t at = (uintptr_t)panel + b * step + dk_qdistance(t);
     const char *p = (const char *)(at < a.end ? at : at + a.jump);
 #pragma GCC unroll 9
