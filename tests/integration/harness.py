@@ -22,6 +22,9 @@ DAEMON = os.path.join(BUILD, "daemon", "dedit-d")
 MODELS = os.path.join(TOP, "tests", "golden", "models")
 with open(os.path.join(BUILD, "config.h")) as _f:
     SLOW = 10 if "#define DEDIT_SANITIZED 1" in _f.read() else 1  # sanitizers are
+# Seconds within which something happens "at once". A test tells that it happens from that it waits for a
+# timeout of 20 s or more; how fast it is on a loaded machine is for bench/.
+SOON = 10 * SLOW
 pb = dedit_py.load_proto(TOP)
 tests = []
 

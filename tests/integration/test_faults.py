@@ -17,7 +17,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from harness import (BUILD, MODELS, SLOW, TOP, Daemon, endless, greedy, main, pb, refused,  # noqa: E402
+from harness import (BUILD, MODELS, SLOW, SOON, TOP, Daemon, endless, greedy, main, pb, refused,  # noqa: E402
                      rss, sampled, test)
 from dedit_py import Client, Closed, DaemonError, FAILED, FINISHED, TOKENS  # noqa: E402
 
@@ -468,7 +468,7 @@ def floods():
     print("# %d sent, %d accepted, %d refused; slowest good answer %.0f ms, RSS %+.1f MiB"
           % (sent, accepted, refusals, worst * 1e3, (rss(d) - base) / 2**20))
     assert accepted and refusals >= 500
-    assert SLOW > 1 or worst < 5, "the good client waited %.1f s" % worst
+    assert worst < SOON, "the good client waited %.1f s" % worst
     c.close()
     good.client.close()
     settled(d)
@@ -596,7 +596,7 @@ def dmn_01_the_slot_is_free_within_a_step():
             worst = max(worst, time.monotonic() - start)
             settled(d, 2)
     print("# the next request waited %.0f ms at most" % (worst * 1e3))
-    assert worst < 0.2 * SLOW * 3
+    assert worst < SOON
     good.check()
     d.stop()
 
@@ -679,9 +679,9 @@ except (dedit_py.Closed, BrokenPipeError, ConnectionResetError) as e:
 
 @test
 def ipc_03_the_daemon_is_killed_mid_stream():
-    """Part E: every client sees an error within 100 ms, and never a short answer taken for whole."""
-    best = None
-    for attempt in range(4):
+    """Part E: every client sees an error at once, and never a short answer taken for whole."""
+    late = []
+    for attempt in range(3):
         d = Daemon()
         readers = [subprocess.Popen([sys.executable, "-c", READER, d.path], stdout=subprocess.PIPE,
                                     text=True) for _ in range(4)]
@@ -697,7 +697,6 @@ def ipc_03_the_daemon_is_killed_mid_stream():
         assert '"finish_reason":"length"' in first.replace(" ", ""), first
         killed = time.monotonic()
         d.process.kill()
-        late = []
         for r in readers:
             word = r.communicate(timeout=30)[0].split()
             assert word and word[0] == "CLOSED", word
@@ -708,13 +707,9 @@ def ipc_03_the_daemon_is_killed_mid_stream():
         # Lines that the batch calls whole have all their tokens.
         for line in out.splitlines():
             assert '"error"' in line or '"completion_tokens":500' in line.replace(" ", ""), line
-        worst = max(late)
-        best = worst if best is None else min(best, worst)
         Daemon.kill_all()
-        if best < 0.1:
-            break
-    print("# the last client saw it after %.1f ms" % (best * 1e3))
-    assert best < 0.1 * (SLOW if SLOW > 1 else 1), "%.0f ms" % (best * 1e3)
+    print("# clients saw it after %.1f to %.1f ms" % (min(late) * 1e3, max(late) * 1e3))
+    assert max(late) < SOON
 
 
 @test

@@ -14,7 +14,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from harness import (BUILD, DAEMON, MODELS, SLOW, TOP, Daemon, Notify, cases, endless, greedy,  # noqa: E402
+from harness import (BUILD, DAEMON, MODELS, SLOW, SOON, TOP, Daemon, Notify, cases, endless, greedy,  # noqa: E402
                      main, pb, refused, rss, sampled, test)
 from dedit_py import Client, Closed, DaemonError, FINISHED  # noqa: E402
 
@@ -537,7 +537,7 @@ def sch_01_admission():
     for _ in range(4):
         start = time.monotonic()
         refused("busy", ["max_requests", "2"], c.submit, greedy([1, 2], 4))
-        assert time.monotonic() - start < 1
+        assert time.monotonic() - start < SOON
     assert d.metric("dedit_num_requests_waiting") == 1
     assert len(c.ids(held[0])[0]) == 500
     assert len(c.ids(held[1])[0]) == 4
@@ -699,12 +699,12 @@ def sys_03_devices_of_the_unit():
 # ---- the end ------------------------------------------------------------------------------------------------
 
 
-def stop_with(d, sig=signal.SIGTERM, limit=10):
+def stop_with(d, sig=signal.SIGTERM):
     start = time.monotonic()
     d.process.send_signal(sig)
     assert d.process.wait(60) == 0, d.text()
     took = time.monotonic() - start
-    assert took < limit * SLOW, "it took %.1f s" % took
+    assert took < SOON, "it took %.1f s" % took
     assert not os.path.exists(d.path)
     return took
 
@@ -714,15 +714,15 @@ def sys_04_stop_in_every_state():
     """SYS-04: idle, loading, in prefill, streaming, with a client that does not read; and start again."""
     for sig in (signal.SIGTERM, signal.SIGINT):
         d = Daemon()
-        assert stop_with(d, sig) < 1 * SLOW  # idle
+        stop_with(d, sig)  # idle
         d.stop()
-    d = Daemon(wait=False, env=preload(FAKE_SLOW="20"))
+    d = Daemon(wait=False, env=preload(FAKE_SLOW="200"))
     deadline = time.monotonic() + 30
     while not os.path.exists(d.path):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     time.sleep(0.3)
-    assert stop_with(d) < 2 * SLOW, "a load that nobody needs is not waited for"
+    stop_with(d)  # a load that nobody needs is not waited for
     d.stop()
     d = Daemon("--drain-timeout", "500ms", models=(),
                conf=several(1, 1, prefill_chunk=16, preload="yes"))
@@ -757,7 +757,7 @@ def sys_04_stop_in_every_state():
     time.sleep(0.05)
     start = time.monotonic()
     d.process.send_signal(signal.SIGTERM)  # a second word ends it at once, in order
-    assert d.process.wait(10 * SLOW) == 0 and time.monotonic() - start < 1 * SLOW
+    assert d.process.wait(10 * SLOW) == 0 and time.monotonic() - start < SOON
     d.stop()
 
 
@@ -772,7 +772,7 @@ def clocks_that_jump():
     e = d.client()  # with a ring of its own, which it does not read
     f = e.wait_finished(e.submit(endless([1, 2, 3], timeout_ms=400)).request_id)
     took = time.monotonic() - start
-    assert f.finish_reason == "timeout" and 0.3 < took < 3 * SLOW, (f, took)
+    assert f.finish_reason == "timeout" and 0.3 < took < SOON, (f, took)
     a = c.submit(greedy([1, 2, 3], 10, timeout_ms=60000))
     assert len(c.ids(a)[0]) == 10
     usage = c.wait_finished(a.request_id).usage

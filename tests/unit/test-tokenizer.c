@@ -64,18 +64,6 @@ static char *repeated(const char *s, size_t n)
     return text;
 }
 
-/* Seconds of processor time of this thread. */
-static double encode_time(const struct tokenizer *t, const char *text, size_t n,
-                          struct token_list *out)
-{
-    struct timespec a, b;
-    struct error err = {0};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
-    ck_ok(tokenizer_encode(t, text, n, 0, out, NULL, &err), &err);
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &b);
-    return (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
-}
-
 struct run {
     const char *s;
     size_t n, n_first;
@@ -95,17 +83,13 @@ static void *encode_runs(void *arg)
         const struct run *r = &runs[i];
         _cleanup_free_ char *text = repeated(r->s, r->n);
         _cleanup_token_list_ struct token_list l = {0};
-        double s = encode_time(t, text, r->n, &l);
+        struct error err = {0};
+        ck_ok(tokenizer_encode(t, text, r->n, 0, &l, NULL, &err), &err);
         ck_assert_uint_eq(l.len, r->n_first + (r->last ? 1 : 0));
         for (size_t k = 0; k < r->n_first; k++)
             ck_assert_uint_eq(l.ids[k], r->first);
         if (r->last)
             ck_assert_uint_eq(l.ids[r->n_first], r->last);
-#ifdef DEDIT_SANITIZED
-        (void)s;
-#else
-        ck_assert_msg(s < 2, "%zu times '%s' took %.2f s", r->n, r->s, s);
-#endif
     }
     return NULL;
 }
@@ -128,40 +112,27 @@ START_TEST(test_tok_04_long_runs)
 }
 END_TEST
 
-#ifndef DEDIT_SANITIZED
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-#endif
-
-/* Twice the text costs about twice the time: median of ratios within one run. */
+/*
+ * Time grows with the length, not with its square. What tells them apart is the size, not a clock: 2 MiB of one
+ * character take half a second, and would take many minutes if each merge walked the text; the test's time limit sees it.
+ */
 START_TEST(test_tok_04_linear)
 {
-#ifndef DEDIT_SANITIZED
     static const char *const chars[] = {"_", "Z", " ", "\u0301\u0323", "\u00e9"};
-    const struct tokenizer *const ts[] = {fixture_qwen3(), fixture_smollm2()};
-    enum { N = 1 << 18, REPEAT = 5 };
-    for (size_t m = 0; m < 2; m++)
-        for (size_t i = 0; i < ARRAY_LEN(chars); i++) {
-            size_t len = strlen(chars[i]);
-            _cleanup_free_ char *text = repeated(chars[i], 4 * N / len);
-            double ratios[REPEAT];
-            for (int k = 0; k < REPEAT; k++) {
-                _cleanup_token_list_ struct token_list a = {0}, b = {0};
-                double one = encode_time(ts[m], text, N / len * len, &a);
-                double two = encode_time(ts[m], text, 2 * N / len * len, &b);
-                ratios[k] = two / one;
-            }
-            qsort(ratios, REPEAT, sizeof(*ratios), compare_doubles);
-            ck_assert_msg(ratios[REPEAT / 2] < 2.6, "'%s': doubling costs %.2f times", chars[i],
-                          ratios[REPEAT / 2]);
-            _cleanup_token_list_ struct token_list l = {0};
-            double s = encode_time(ts[m], text, 4 * N / len * len, &l);
-            ck_assert_msg(s < 2, "1 MiB of '%s' took %.2f s", chars[i], s);
-        }
+    const struct tokenizer *t = _i ? fixture_smollm2() : fixture_qwen3();
+#ifdef DEDIT_SANITIZED
+    enum { N = 1 << 20 };
+#else
+    enum { N = 1 << 21 };
 #endif
+    for (size_t i = 0; i < ARRAY_LEN(chars); i++) {
+        size_t len = strlen(chars[i]), n = N / len * len;
+        _cleanup_free_ char *text = repeated(chars[i], N / len);
+        _cleanup_token_list_ struct token_list l = {0};
+        struct error err = {0};
+        ck_ok(tokenizer_encode(t, text, n, 0, &l, NULL, &err), &err);
+        ck_assert_uint_gt(l.len, 0);
+    }
 }
 END_TEST
 
@@ -544,7 +515,7 @@ int main(void)
     tcase_add_test(t, test_tok_01_split);
     tcase_add_test(t, test_tok_02_nfc);
     tcase_add_test(t, test_tok_04_long_runs);
-    tcase_add_test(t, test_tok_04_linear);
+    tcase_add_loop_test(t, test_tok_04_linear, 0, 2);
     tcase_add_test(t, test_tok_08_stream);
     tcase_add_test(t, test_tok_09_unknown_ids);
     tcase_add_test(t, test_tok_10_ignore_merges);
