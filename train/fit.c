@@ -201,7 +201,8 @@ static int loop(struct fit *f, struct error *err)
             if (held && f->n_held)
                 r = look(f, &h, err);
             if (r == 0)
-                r = metrics_row(&f->metrics, step, f->o.steps, held && f->n_held ? &h : NULL, err);
+                r = metrics_row(&f->metrics, step, f->o.steps, held && f->n_held ? &h : NULL,
+                                metrics_peak(&f->par), err);
         }
         if (r == 0 && clock_now_ns() - saved_at >= every) {
             r = checkpoint_write_in(f->o.out, &f->state, f->o.keep, err);

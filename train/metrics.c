@@ -29,7 +29,7 @@ static void peak_region(void *arg, const struct dk_par *par)
 {
     struct peak_job *j = arg;
     dk_barrier(par);
-    j->flops[par->tid] = j->p->train->fma_peak(2000000, j->p->gemm_flags & DK_GEMM_BF16);
+    j->flops[par->tid] = j->p->train->fma_peak(400000, j->p->gemm_flags & DK_GEMM_BF16);
     dk_barrier(par);
 }
 
@@ -178,13 +178,14 @@ static void show(const struct metrics *m, uint64_t step, uint64_t steps,
 }
 
 int metrics_row(struct metrics *m, uint64_t step, uint64_t steps, const struct train_stats *held,
-                struct error *err)
+                double peak, struct error *err)
 {
     const struct train_stats *s = &m->sum;
     const bool edit = m->weight[1] > 0;
     const double n = (double)s->n_supervised, blocks = (double)s->n_blocks;
     _cleanup_strbuf_ struct strbuf b = {0};
     int r = strbuf_addf(&b, "%" PRIu64, step);
+    m->peak = (m->peak + peak) / 2;
     put(&b, (double)clock_now_ns() * 1e-9 - m->started, true, &r);
     put(&b, m->lr, true, &r);
     put(&b, share(s->loss[0], m->weight[0]), true, &r);
@@ -212,6 +213,7 @@ int metrics_row(struct metrics *m, uint64_t step, uint64_t steps, const struct t
         return ERR(err, IO, "metrics.csv: cannot write: %s", strerror(errno));
     if (!m->quiet)
         show(m, step, steps, held);
+    m->peak = peak;
     m->steps = m->tokens = m->blocks = 0;
     m->seconds = m->flops = 0;
     m->weight[0] = m->weight[1] = 0;

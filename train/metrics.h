@@ -11,7 +11,7 @@
 struct metrics {
     FILE *csv;
     bool quiet, terminal;
-    double peak; /* FLOP/s of all threads, measured */
+    double peak; /* FLOP/s of all threads, measured before the steps of a row */
     /* Since the last row. */
     uint64_t steps, tokens, blocks;
     double seconds, flops, lr, norm;
@@ -27,8 +27,9 @@ void metrics_close(struct metrics *m);
 /* Adds one step. */
 void metrics_add(struct metrics *m, const struct train_stats *s, double lr, double norm,
                  double seconds, double flops, uint64_t tokens);
-/* Ends a row: written, shown, emptied. held: of held-out data, or NULL. */
+/* Ends a row: written, shown, emptied. held: of held-out data, or NULL. peak: measured now; the row's
+ * share is of the mean of this and the one before: other tenants of a processor change both. */
 int metrics_row(struct metrics *m, uint64_t step, uint64_t steps, const struct train_stats *held,
-                struct error *err);
-/* Peak of this machine, all threads at once. */
+                double peak, struct error *err);
+/* Peak of this machine, FLOP/s of all threads at once; takes some 30 ms. */
 double metrics_peak(struct train_par *p);

@@ -7,6 +7,7 @@
  * B's columns for KC inputs stay in the second-level cache, copied here or by pack(); A's rows are
  * copied just before they are used, 32 or MC (where their rows are next to each other, so that whole
  * lines are read), and 32 of them meet all of B's block before the next.
+ * A's panel stays in the first-level cache, so B's tiles, which pass by once a panel, are loaded past it.
  * Meanwhile the rows of A that come next are fetched, and the lines of C that are written next.
  */
 #include <immintrin.h>
@@ -17,7 +18,7 @@
 #include "kernels/cpu/gemm/amx_copy.h"
 #include "kernels/cpu/train/internal.h"
 
-#define KC      768u           /* inputs of a block, at most: a panel of A stays near */
+#define KC      576u           /* inputs of a block, at most: a panel of A stays near */
 #define MC      256u           /* rows of A at once, at most */
 #define A_ELEMS (MC * KC)      /* that copy */
 #define B_ELEMS (576u * 1280u) /* a block of B, at most */
@@ -90,11 +91,11 @@ static inline __attribute__((always_inline)) void tiles(const struct part *t, bo
                 fetch_own(t->next + r * t->ldc + 16);
             }
         }
-        _tile_loadd(6, b, 64);
+        _tile_stream_loadd(6, b, 64);
         _tile_loadd(4, a, 64);
         _tile_dpbf16ps(0, 4, 6);
         if (cols2) {
-            _tile_loadd(7, b + TILE, 64);
+            _tile_stream_loadd(7, b + TILE, 64);
             _tile_dpbf16ps(1, 4, 7);
         }
         if (rows2) {
