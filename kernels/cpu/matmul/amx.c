@@ -4,7 +4,9 @@
  *
  * Up to 32 rows memory decides, and weights are read front to back, a panel at a time, by one or two
  * tiles of rows.  More rows: two tiles of rows by two panels, which stay in the caches for all rows
- * while the next two are fetched a few lines at a time.  Tile loads stand before the products: a load
+ * while the next two are fetched a few lines at a time.  What passes by once (weights there, rows here)
+ * is fetched into L2 and loaded past L1, which is left to what is used again: 7.7 ns a tile product
+ * instead of 10.6, with 6.0 for the products alone.  Tile loads stand before the products: a load
  * between two products waits for the first where another hardware thread shares the tile unit (130 ns
  * instead of 109 for four of each out of L2).
  * A chain runs over all inputs inside its tile, so neither choice can change a bit.
@@ -66,14 +68,11 @@ static void configure(uint32_t rows0, uint32_t rows1)
     dk_tile_configure(&c);
 }
 
-/* far: into L2 only, since L1 holds what all rows use. */
-static inline __attribute__((always_inline)) void fetch(struct ahead *f, bool far)
+/* Into L2 only. */
+static inline __attribute__((always_inline)) void fetch(struct ahead *f)
 {
     for (unsigned i = 0; i < f->lines; i++)
-        if (far)
-            __builtin_prefetch(f->at + (size_t)LINE * i, 0, 2);
-        else
-            __builtin_prefetch(f->at + (size_t)LINE * i, 0, 3);
+        __builtin_prefetch(f->at + (size_t)LINE * i, 0, 2);
     f->at += (size_t)LINE * f->lines;
     if (f->at < f->end)
         return;
@@ -150,9 +149,9 @@ static void part_1x1(struct part *t)
     claim(t, t->row, t->rows0, t->panel);
     _tile_zero(0);
     for (uint32_t k = 0; k < t->k_tiles; k++) {
-        fetch(&f, false);
+        fetch(&f);
         _tile_loadd(4, x, 64);
-        _tile_loadd(6, w, 64);
+        _tile_stream_loadd(6, w, 64);
         _tile_dpbf16ps(0, 4, 6);
         x += step;
         w += TILE_ELEMS;
@@ -172,8 +171,8 @@ static void part_2x1(struct part *t)
     _tile_zero(0);
     _tile_zero(2);
     for (uint32_t k = 0; k < t->k_tiles; k++) {
-        fetch(&f, false);
-        _tile_loadd(6, w, 64);
+        fetch(&f);
+        _tile_stream_loadd(6, w, 64);
         _tile_loadd(4, x0, 64);
         _tile_loadd(5, x1, 64);
         _tile_dpbf16ps(0, 4, 6);
@@ -202,15 +201,11 @@ static void part_2x2(struct part *t)
     _tile_zero(2);
     _tile_zero(3);
     for (uint32_t k = 0; k < t->k_tiles; k++) {
-        fetch(&f, true);
-        for (unsigned i = 0; i < TILE_LINES; i++) { /* the rows come from L2: the next step's */
-            __builtin_prefetch((const char *)(x0 + step0) + (size_t)LINE * i, 0, 3);
-            __builtin_prefetch((const char *)(x1 + step1) + (size_t)LINE * i, 0, 3);
-        }
-        _tile_loadd(4, x0, 64);
+        fetch(&f);
+        _tile_stream_loadd(4, x0, 64);
         _tile_loadd(6, w0, 64);
         _tile_loadd(7, w1, 64);
-        _tile_loadd(5, x1, 64);
+        _tile_stream_loadd(5, x1, 64);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
         _tile_dpbf16ps(2, 5, 6);
