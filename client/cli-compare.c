@@ -13,7 +13,8 @@ static void make_plain(struct dedit_options *o)
     o->no_noise = 0;
 }
 
-/* The prompt is in the prefix cache after this, so that both answers begin alike. */
+/* The prompt is in the prefix cache after this, with the drafter's K and V where there is one, so that both
+ * answers begin alike: blocks that a plain request leaves are completed by the first that drafts. */
 static int warm_up(struct cli *c, struct dedit_client *d)
 {
     struct dedit_options o = c->o;
@@ -21,7 +22,6 @@ static int warm_up(struct cli *c, struct dedit_client *d)
     struct dedit_error e;
     o.max_tokens = 1;
     o.min_tokens = 0;
-    make_plain(&o);
     if (dedit_client_submit(d, &o, &r, &e) < 0)
         return cli_fail(c, &e);
     if (!c->o.has_seed) { /* both must draw the same numbers */
