@@ -182,3 +182,21 @@ void file_map_done(struct file_map *m)
     }
     *m = (struct file_map){0};
 }
+
+int folders_make(const char *path, unsigned mode, struct error *err)
+{
+    _cleanup_free_ char *part = mem_strdup(path);
+    if (!part)
+        return ERR_NOMEM(err);
+    for (char *s = part[0] ? strchr(part + 1, '/') : NULL; s; s = strchr(s + 1, '/')) {
+        *s = '\0';
+        (void)mkdir(part, mode); /* the whole path tells */
+        *s = '/';
+    }
+    struct stat st;
+    if (mkdir(path, mode) < 0 && errno != EEXIST)
+        return ERR(err, IO, "%s: cannot create: %s", path, strerror(errno));
+    if (stat(path, &st) < 0 || !S_ISDIR(st.st_mode))
+        return ERR(err, IO, "%s: cannot create: there is a file of that name", path);
+    return 0;
+}

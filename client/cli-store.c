@@ -37,26 +37,6 @@ static bool good_name(const char *s)
     return n > 0 && n < 200 && s[0] != '.' && !strchr(s, '/');
 }
 
-/* The folder and its parents. */
-static int make_folders(char *path)
-{
-    for (char *p = path + 1;; p++) {
-        if (*p != '/' && *p)
-            continue;
-        char was = *p;
-        *p = 0;
-        int r = mkdir(path, 0755);
-        int e = errno;
-        *p = was;
-        if (r < 0 && e != EEXIST) {
-            errno = e;
-            return -1;
-        }
-        if (!was)
-            return 0;
-    }
-}
-
 /* Copies one regular file beside its place, then renames it there.  A line "HASH  name" goes to sums. */
 static int copy_file(struct cli *c, const char *from, const char *to, const char *name,
                      struct strbuf *sums)
@@ -182,6 +162,7 @@ static int write_sums(struct cli *c, const char *model, const struct strbuf *sum
 int cli_add(struct cli *c)
 {
     struct strbuf store = {0}, to = {0}, sums = {0};
+    struct error e = {0};
     bool folder = false;
     if (c->argc != 1)
         return cli_usage_error(c, "which file or folder?");
@@ -202,8 +183,8 @@ int cli_add(struct cli *c)
     if (status == CLI_OK &&
         (store_path(c, &store) < 0 || strbuf_addf(&to, "%s/%s", store.s, name) < 0))
         status = cli_fail_text(c, CLI_FAILED, "out of memory");
-    if (status == CLI_OK && make_folders(store.s) < 0)
-        status = cli_fail_text(c, CLI_FAILED, "%s: %s", store.s, strerror(errno));
+    if (status == CLI_OK && folders_make(store.s, 0755, &e) < 0)
+        status = cli_fail_text(c, CLI_FAILED, "%s", e.msg);
     if (status == CLI_OK && access(to.s, F_OK) == 0)
         status = cli_fail_text(c, CLI_FAILED, "%s: exists already", to.s);
     if (status == CLI_OK)

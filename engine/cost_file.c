@@ -175,27 +175,6 @@ static int add_table(struct strbuf *b, const char *kind, const struct cost_table
     return r;
 }
 
-static bool make_folder(const char *dir)
-{
-    return mkdir(dir, 0777) == 0 || errno == EEXIST;
-}
-
-/* Any parts of its path may be missing: a new user has no cache folder yet. */
-static int make_folders(const char *dir, struct error *err)
-{
-    _cleanup_free_ char *part = mem_strdup(dir);
-    if (!part)
-        return ERR_NOMEM(err);
-    for (char *s = part[0] ? strchr(part + 1, '/') : NULL; s; s = strchr(s + 1, '/')) {
-        *s = '\0';
-        (void)make_folder(part);
-        *s = '/';
-    }
-    if (!make_folder(dir))
-        return ERR(err, IO, "%s: cannot create: %s", dir, strerror(errno));
-    return 0;
-}
-
 int costs_write(const struct costs *c, const struct survival *s, const char *dir, const char *key,
                 struct error *err)
 {
@@ -209,6 +188,6 @@ int costs_write(const struct costs *c, const struct survival *s, const char *dir
         return ERR_NOMEM(err);
     r = path_of(dir, key, &path, err);
     if (r == 0)
-        r = make_folders(dir, err);
+        r = folders_make(dir, 0777, err); /* a new user has no cache folder yet */
     return r < 0 ? r : file_write_atomic(path.s, b.s, b.len, err);
 }

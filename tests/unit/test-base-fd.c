@@ -214,6 +214,26 @@ START_TEST(write_atomic)
 }
 END_TEST
 
+START_TEST(folders)
+{
+    struct error e = {0};
+    struct stat st;
+    umask(022);
+    for (int again = 0; again < 2; again++) {
+        ck_ok(folders_make(in_tmp("a/b//c/"), 0750, &e), &e);
+        ck_assert_int_eq(stat(in_tmp("a/b/c"), &st), 0);
+        ck_assert_uint_eq(st.st_mode, S_IFDIR | 0750);
+    }
+    ck_ok(folders_make("/", 0777, &e), &e);
+    ck_fails(folders_make("", 0777, &e), IO, &e);
+    write_file(in_tmp("a/file"), "x", 1);
+    ck_fails(folders_make(in_tmp("a/file"), 0777, &e), IO, &e);
+    ck_assert_ptr_nonnull(strstr(e.msg, "a/file: cannot create: there is a file"));
+    ck_fails(folders_make(in_tmp("a/file/d"), 0777, &e), IO, &e);
+    ck_assert_ptr_nonnull(strstr(e.msg, "a/file/d: cannot create: Not a directory"));
+}
+END_TEST
+
 static void check_text(const char *path, const char *want)
 {
     struct error e = {0};
@@ -517,6 +537,7 @@ int main(void)
     tcase_add_test(t, read_growing);
     tcase_add_test(t, read_oom);
     tcase_add_test(t, write_atomic);
+    tcase_add_test(t, folders);
     tcase_add_test(t, out_files);
     tcase_add_test(t, out_files_as_they_are);
     tcase_add_test(t, write_atomic_no_space);
