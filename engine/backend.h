@@ -79,6 +79,11 @@ struct fwd_pick {
     uint32_t *top;
     float *logp;
 };
+/* A row of a drafter's batch that runs more than once, from the second pass on. */
+struct fwd_next {
+    uint32_t pick; /* of the pass before: its token is fed; UINT32_MAX: the row's own */
+    uint32_t n_vis, window_vis; /* of path and window_paths, at most what they are in the first */
+};
 struct fwd_batch {
     uint32_t n_rows;
     const struct fwd_row *rows;
@@ -86,6 +91,11 @@ struct fwd_batch {
     uint32_t n_draws;
     struct fwd_pick *picks; /* rows ascending; of a drafter, see backend.picks */
     uint32_t n_picks;
+    /* Of a drafter, see backend.passes: how often it runs, 0 being once.  Then rows have no logits and no
+     * taps, and picks has room for n_passes * n_picks: the first pass's say what is wanted of each, the
+     * results stand pass by pass. */
+    uint32_t n_passes;
+    const struct fwd_next *next; /* [n_rows] */
     /* A drafter's layers with a sliding window: what each row sees there; NULL without such layers. */
     const struct dk_attn_row *window_paths;
     const uint32_t *tap_layers; /* residual stream after these layers, ascending */
@@ -115,6 +125,8 @@ struct backend {
     /* Sum of sampler_n_changed() of a batch's draws, at most; 0: forward() takes no draws. */
     uint32_t draw_changes;
     bool picks; /* forward() of a drafter takes picks */
+    bool
+        passes; /* ... and runs a batch several times, each pass fed with the picks of the one before */
     /* Bytes needed before anything is allocated. */
     int (*plan)(const struct model_file *f, const struct backend_options *o,
                 struct backend_memory *ret, struct error *err);

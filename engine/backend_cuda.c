@@ -92,6 +92,7 @@ const struct backend backend_cuda = {
     .name = "cuda",
     .draw_changes = CUDA_DRAW_CHANGES,
     .picks = true,
+    .passes = true,
     .plan = cuda_plan,
     .load = cuda_load,
     .free = cuda_free,

@@ -4,7 +4,7 @@
  * three blocks (weights, KV, scratch), taken at load and given back with the model; pinned memory is
  * one.  Calls enqueue on the stream of the target.  Used by engine/backend_cuda*.c only.
  *
- * A batch is waited for, since its results are wanted.  Moves of K and V, and features of taps that are on the
+ * A batch is waited for, since its results are wanted; a drafter's passes that are run at once, all together.  Moves of K and V, and features of taps that are on the
  * device, are not: what they send lies in a pinned area of its own, which is waited for when it is wanted again and
  * nothing else has been waited for since.
  */
@@ -69,11 +69,13 @@ struct cuda_drawn {
     struct dcu_logprob *logprobs; /* [max_rows][SAMPLING_MAX_LOGPROBS] */
 };
 
-/* A drafter's picks, [max_rows] each, by row with logits. */
+/* A drafter's picks, [max_rows] each, by row with logits.  The pinned results are those of all passes that
+ * are run at once, [DRAFT_MAX_PASSES][max_rows]; the device's, of the one that runs. */
 struct cuda_picks {
     struct dcu_pick *picks;
+    struct dcu_feed *feeds; /* by row of the batch, behind the picks: one copy */
     struct dcu_picked *picked;
-    struct dcu_logprob *top; /* [max_rows][DCU_MAX_TOP] */
+    struct dcu_logprob *top; /* ...[DCU_MAX_TOP] */
     uint32_t *of;            /* host: of the batch's picks, UINT32_MAX: none */
     uint32_t *target_ids;    /* device: [draft_vocab], NULL: the same ids */
 };
@@ -256,7 +258,8 @@ struct cuda_rows {
     uint32_t max_vis;  /* longest path */
     unsigned draws;    /* what kernels the draws need, DCU_SAMPLE_..., or CUDA_DRAWS; 0: no draws */
     bool windowed, kept;
-    bool picks; /* some rows are a drafter's picks */
+    bool picks;        /* some rows are a drafter's picks */
+    uint32_t n_passes; /* of a drafter, at least 1 */
 };
 #define CUDA_DRAWS 8u
 int cuda_batch_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda_rows *ret,
@@ -294,7 +297,10 @@ int cuda_picks_fill(struct cuda_model *m, const struct fwd_batch *b, const struc
 int cuda_picks_send(struct cuda_model *m, const struct cuda_rows *c, struct error *err);
 /* As cuda_draws_sample, cuda_draws_fetch and cuda_draws_deliver. */
 int cuda_picks_choose(struct cuda_model *m, uint32_t i, uint32_t n, struct error *err);
-int cuda_picks_fetch(struct cuda_model *m, uint32_t i, uint32_t n, struct error *err);
+/* The rows that the next pass begins with. */
+int cuda_picks_next(struct cuda_model *m, const struct cuda_rows *c, struct error *err);
+int cuda_picks_fetch(struct cuda_model *m, uint32_t pass, uint32_t i, uint32_t n,
+                     struct error *err);
 void cuda_picks_deliver(const struct cuda_model *m, const struct fwd_batch *b,
                         const struct cuda_rows *c);
 /* A drafter's ids to the device, once. */

@@ -171,6 +171,7 @@ static void name_regions(struct cuda_model *m)
     if (m->cfg.drafter) {
         const struct cuda_picks *p = &s->picks;
         name(p->picks, rows * sizeof(*p->picks));
+        name(p->feeds, rows * sizeof(*p->feeds));
         name(p->picked, rows * sizeof(*p->picked));
         name(p->top, rows * DCU_MAX_TOP * sizeof(*p->top));
         if (p->target_ids)

@@ -336,6 +336,13 @@ static int finish_passes(struct engine *e, uint64_t took, struct error *err)
     return 0;
 }
 
+/* A call of the drafter took so long for `passes` passes, each of which is as good as the others. */
+static void add_cost(struct engine *e, const struct cost_load *load, uint32_t passes, uint64_t ns)
+{
+    for (uint32_t i = 0; i < passes; i++)
+        cost_add(&e->controller.costs, COST_DRAFTER, load, ns / passes);
+}
+
 static int run_passes(struct engine *e, uint32_t n, struct error *err)
 {
     const struct block_drafter *b = &e->drafter;
@@ -351,14 +358,39 @@ static int run_passes(struct engine *e, uint32_t n, struct error *err)
         if (j == i)
             return ERR(err, INTERNAL, "a window of %u rows: the drafter takes %u",
                        e->draft_entries[i].round->window, b->max_rows);
+        const uint32_t passes =
+            b->ops->at_once ? b->ops->at_once(b->self, e->draft_entries + i, j - i) : 1;
         int r = b->ops->pass(b->self, e->draft_entries + i, j - i, err);
         if (r < 0)
             return r;
         uint64_t now = clock_now_ns();
-        cost_add(&e->controller.costs, COST_DRAFTER, &load, now - t);
+        add_cost(e, &load, passes, now - t);
         t = now;
     }
     return 0;
+}
+
+/* Steps of one pass each that what was run stands for: as many as the round that is the furthest has passes;
+ * one where only scripts wait. */
+static void count_steps(struct engine *e, uint32_t n)
+{
+    uint32_t steps = n ? e->draft_steps : e->draft_steps + 1;
+    for (uint32_t i = 0; i < n; i++)
+        if (e->draft_entries[i].round->pass > steps)
+            steps = e->draft_entries[i].round->pass;
+    const uint32_t ran = steps - e->draft_steps;
+    e->draft_steps = steps;
+    e->stats.draft_steps += ran;
+    for (uint32_t i = 0; i < e->n_running; i++) {
+        struct request *r = e->running[i];
+        struct drafting_state *d = r->drafting;
+        if (!d || d->phase != DRAFTING_PASSES || has_passes(d))
+            continue;
+        r->usage.drafting.passes += least(d->wait, ran);
+        d->wait -= least(d->wait, ran);
+        if (d->wait == 0)
+            d->phase = DRAFTING_READY;
+    }
 }
 
 int drafting_step(struct engine *e, struct error *err)
@@ -366,19 +398,16 @@ int drafting_step(struct engine *e, struct error *err)
     uint64_t t0 = clock_now_ns();
     uint32_t n = 0;
     for (uint32_t i = 0; i < e->n_running; i++) {
-        struct drafting_state *d = e->running[i]->drafting;
-        if (!d || d->phase != DRAFTING_PASSES)
+        struct request *r = e->running[i];
+        if (!in_passes(r->drafting))
             continue;
-        e->running[i]->usage.drafting.passes++;
-        if (has_passes(d))
-            e->draft_entries[n++] =
-                (struct draft_entry){.seq = &e->running[i]->seq, .round = &d->round};
-        else if (--d->wait == 0)
-            d->phase = DRAFTING_READY;
+        r->usage.drafting.passes -= r->drafting->round.pass; /* added again with the new ones */
+        e->draft_entries[n++] = (struct draft_entry){.seq = &r->seq, .round = &r->drafting->round};
     }
     int r = run_passes(e, n, err);
-    if (r == 0)
-        r = finish_passes(e, clock_now_ns() - t0, err);
-    e->stats.draft_steps++;
-    return r;
+    for (uint32_t i = 0; i < e->n_running; i++)
+        if (in_passes(e->running[i]->drafting))
+            e->running[i]->usage.drafting.passes += e->running[i]->drafting->round.pass;
+    count_steps(e, n);
+    return r < 0 ? r : finish_passes(e, clock_now_ns() - t0, err);
 }

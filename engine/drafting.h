@@ -69,7 +69,7 @@ enum draft_method drafting_method(const struct drafting_state *d);
 void drafting_begin(struct engine *e, uint32_t nodes);
 /* Does anybody wait for drafter passes? */
 bool drafting_due(const struct engine *e);
-/* One pass for everyone who waits.  Negative: the drafter failed. */
+/* One pass for everyone who waits, or as many as the drafter runs at once.  Negative: it failed. */
 int drafting_step(struct engine *e, struct error *err);
 
 /* drafting_context.c.  All positions of r below have the drafter's context. */

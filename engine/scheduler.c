@@ -370,7 +370,6 @@ int engine_step(struct engine *e, struct error *err)
     if (e->draft_steps == 0)
         drafting_begin(e, draft_room(e));
     if (drafting_due(e)) {
-        e->draft_steps++;
         n = drafting_step(e, err);
     } else {
         e->draft_steps = 0;

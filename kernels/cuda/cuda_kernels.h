@@ -366,6 +366,25 @@ struct dcu_draft {
 };
 int dcu_draft(dcu_stream s, const struct dcu_draft *p);
 
+/*
+ * The rows of a drafter's next pass, out of those of the last one, in place: row r is fed the token of
+ * picked[feeds[r].pick] and sees feeds[r].n_vis positions of its path.
+ */
+struct dcu_feed {
+    uint32_t pick;              /* UINT32_MAX: it keeps its token */
+    uint32_t n_vis, window_vis; /* the latter in layers with a window */
+    uint32_t pad;
+};
+struct dcu_next {
+    uint32_t n_rows, n_live;
+    const struct dcu_feed *feeds; /* [n_rows] */
+    const struct dcu_picked *picked;
+    struct dcu_row *rows, *live; /* [n_rows]; [n_live], row live_index[i] each */
+    struct dcu_row *window[2];   /* the same for layers with a window; NULL without */
+    const uint32_t *live_index;
+};
+int dcu_next(dcu_stream s, const struct dcu_next *p);
+
 /* Launchers and their arguments' types, for tables of them: X(name, (types)). */
 #define DCU_LAUNCHERS(X)                                                                           \
     X(embed,                                                                                       \
@@ -393,7 +412,8 @@ int dcu_draft(dcu_stream s, const struct dcu_draft *p);
     X(gumbel, (dcu_stream, float *, const uint32_t[2], const uint32_t[3], uint32_t, uint32_t))     \
     X(sample, (dcu_stream, const struct dcu_sample *))                                             \
     X(walk, (dcu_stream, const struct dcu_walk *))                                                 \
-    X(draft, (dcu_stream, const struct dcu_draft *))
+    X(draft, (dcu_stream, const struct dcu_draft *))                                               \
+    X(next, (dcu_stream, const struct dcu_next *))
 
 #ifdef __cplusplus
 }

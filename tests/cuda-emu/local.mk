@@ -84,10 +84,13 @@ check_PROGRAMS += %D%/test-backend-fast
 check_PROGRAMS += %D%/test-draws
 %C%_test_draws_SOURCES = %D%/test-draws.c $(backend_emu)
 %C%_test_draws_LDADD = $(engine_test_libs)
-check_PROGRAMS += %D%/test-resident
-%C%_test_resident_SOURCES = %D%/test-resident.c $(backend_emu) \
+check_PROGRAMS += %D%/test-resident %D%/test-passes
+pair_emu = %D%/pair-util.c %D%/pair-util.h $(backend_emu) \
 	tests/unit/draftergen.c tests/unit/draftergen.h tests/unit/modelgen.c tests/unit/modelgen.h
+%C%_test_resident_SOURCES = %D%/test-resident.c $(pair_emu)
 %C%_test_resident_LDADD = $(engine_test_libs)
+%C%_test_passes_SOURCES = %D%/test-passes.c $(pair_emu)
+%C%_test_passes_LDADD = $(engine_test_libs)
 check_PROGRAMS += %D%/test-engine
 %C%_test_engine_SOURCES = %D%/test-engine.c $(engine_fixtures) $(test_record)
 %C%_test_engine_LDADD = $(engine_test_libs)

@@ -2,7 +2,7 @@
 /*
  * Sampling on the device against engine/sampler.h: every row of a tree gets the token that the sampler
  * chooses after the path to it was committed, for all parameters, with ties, and the same bits of log
- * probabilities; the walk and its pairs; the drafter's choices; argmax, log-sum-exp, noise.
+ * probabilities; the walk and its pairs; the drafter's choices and its next rows; argmax, log-sum-exp, noise.
  */
 #include <math.h>
 #include <stdio.h>
@@ -515,6 +515,57 @@ START_TEST(drafts)
 }
 END_TEST
 
+/* More rows than a block has threads; rows of no pick, and some that the last layer does without. */
+START_TEST(next_rows)
+{
+    enum { ROWS = 150, PICKS = 60 };
+    struct rng r = {41};
+    const uint32_t n_live = 90;
+    struct dcu_row rows[4][ROWS], got[4][ROWS];
+    struct dcu_feed feeds[ROWS];
+    struct dcu_picked picked[PICKS];
+    uint32_t live_index[ROWS];
+    for (uint32_t i = 0; i < ROWS; i++) {
+        for (int k = 0; k < 4; k++)
+            rows[k][i] = (struct dcu_row){rng_u32(&r), rng_u32(&r), rng_u32(&r), rng_u32(&r),
+                                          rng_u32(&r), rng_u32(&r), rng_u32(&r), rng_u32(&r)};
+        feeds[i] = (struct dcu_feed){.pick = i % 3 ? rng_below(&r, PICKS) : UINT32_MAX,
+                                     .n_vis = rng_u32(&r),
+                                     .window_vis = rng_u32(&r)};
+        live_index[i] = i < n_live ? i + rng_below(&r, ROWS - n_live) : UINT32_MAX;
+    }
+    for (uint32_t i = 0; i < PICKS; i++)
+        picked[i] = (struct dcu_picked){.token = rng_u32(&r)};
+    struct dcu_row *dev_rows[4];
+    for (int k = 0; k < 4; k++) /* rows, live, and both with a window */
+        dev_rows[k] = dev_of(rows[k], sizeof(rows[k]));
+    struct dcu_next p = {.n_rows = ROWS,
+                         .n_live = n_live,
+                         .feeds = dev_of(feeds, sizeof(feeds)),
+                         .picked = dev_of(picked, sizeof(picked)),
+                         .rows = dev_rows[0],
+                         .live = dev_rows[1],
+                         .window = {_i ? dev_rows[2] : NULL, _i ? dev_rows[3] : NULL},
+                         .live_index = dev_of(live_index, sizeof(live_index))};
+    dev_ok(dev->next(dev_s, &p));
+    for (int k = 0; k < 4; k++)
+        dev_get(got[k], dev_rows[k], sizeof(got[k]));
+    for (uint32_t i = 0; i < ROWS; i++) {
+        const uint32_t of = i < n_live ? live_index[i] : 0;
+        if (feeds[i].pick != UINT32_MAX)
+            rows[0][i].token = picked[feeds[i].pick].token;
+        rows[0][i].n_vis = feeds[i].n_vis;
+        if (_i)
+            rows[2][i].n_vis = feeds[i].window_vis;
+        if (i < n_live)
+            rows[1][i].n_vis = feeds[of].n_vis;
+        if (i < n_live && _i)
+            rows[3][i].n_vis = feeds[of].window_vis;
+    }
+    ck_assert_mem_eq(got, rows, sizeof(rows));
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("cuda-kernels-sample");
@@ -526,5 +577,6 @@ int main(void)
     tcase_add_test(c, mixed_requests);
     tcase_add_test(c, walks);
     tcase_add_loop_test(c, drafts, 0, 2);
+    tcase_add_loop_test(c, next_rows, 0, 2);
     return test_main(s);
 }
