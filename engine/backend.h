@@ -57,6 +57,13 @@ struct fwd_choice {
     uint32_t token, n_lp;
     struct token_logprob lp[1 + SAMPLING_MAX_LOGPROBS];
 };
+/* The rows of a draw where the tokens of its path are chosen, as engine/round.c finds them: from the first
+ * row on to the row that fed what was chosen, until there is none, the token ends the output, or the choice
+ * has a fault (and is not of the path). */
+#define FWD_MAX_PATH 64u
+struct fwd_path {
+    uint32_t n, row[FWD_MAX_PATH]; /* counted from row0 */
+};
 /* Rows of one request that the backend chooses tokens for, each as if the path to it had been
  * committed.  They stand next to each other and have no logits. */
 struct fwd_draw {
@@ -65,6 +72,9 @@ struct fwd_draw {
     uint32_t row0, n_rows;         /* of the batch */
     const int16_t *parent;         /* row i + 1 follows row parent[i] + 1; NULL: row i */
     struct fwd_choice *ret;        /* [n_rows] */
+    /* Not NULL, with parents, see backend.walks: where the path goes, n 0 being nowhere, and then K and V
+     * of its i-th row lie in the slot of row0 + i. */
+    struct fwd_path *path;
 };
 /* A row of a drafter's block, and what is drafted there (engine/drafter_pick.c).  It has no logits. */
 struct fwd_pick {
@@ -124,6 +134,7 @@ struct backend {
     const char *name; /* "cpu", "cuda" */
     /* Sum of sampler_n_changed() of a batch's draws, at most; 0: forward() takes no draws. */
     uint32_t draw_changes;
+    bool walks; /* forward() walks draws that want it, and moves K and V */
     bool picks; /* forward() of a drafter takes picks */
     bool
         passes; /* ... and runs a batch several times, each pass fed with the picks of the one before */

@@ -91,6 +91,7 @@ static void cuda_parallel(struct backend_model *m, void (*fn)(void *arg, const s
 const struct backend backend_cuda = {
     .name = "cuda",
     .draw_changes = CUDA_DRAW_CHANGES,
+    .walks = true,
     .picks = true,
     .passes = true,
     .plan = cuda_plan,

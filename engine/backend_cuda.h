@@ -26,6 +26,7 @@
 #define CUDA_TAP_LAYERS     8u         /* whose taps come to the host together */
 
 #define CUDA_DRAW_CHANGES   65536u          /* entries of the samplers of a batch */
+#define CUDA_DRAW_STOPS     1024u           /* ids that end outputs, of the draws that are walked */
 #define CUDA_GRAPHS         32u             /* of a model */
 #define CUDA_GRAPH_ROWS     CUDA_LOGIT_ROWS /* more rows: launches cost nothing beside the work */
 #define CUDA_GRAPH_CONTEXT  512u            /* the smallest bucket of positions */
@@ -60,6 +61,8 @@ struct cuda_batch {
 struct cuda_draws {
     struct dcu_node *nodes;       /* [max_rows] of rows with logits, in order */
     struct dcu_request *requests; /* [max_rows] */
+    uint32_t *slots;              /* [max_rows] of rows with logits, for the walk */
+    uint32_t *stops;              /* [CUDA_DRAW_STOPS] */
     struct dcu_entry *entries;    /* [CUDA_DRAW_CHANGES] */
 };
 /* What comes back, [max_rows] each, by row with logits. */
@@ -67,6 +70,7 @@ struct cuda_drawn {
     struct dcu_choice *choices;
     uint32_t *n_logprobs;
     struct dcu_logprob *logprobs; /* [max_rows][SAMPLING_MAX_LOGPROBS] */
+    struct dcu_path *paths;       /* by draw */
 };
 
 /* A drafter's picks, [max_rows] each, by row with logits.  The pinned results are those of all passes that
@@ -125,9 +129,9 @@ struct cuda_kept {
 struct cuda_shape {
     uint32_t kind; /* enum cuda_kind */
     uint32_t rows, live, head, tapped;
-    uint32_t windowed, max_vis; /* the bucket */
-    uint32_t kept;              /* taps come from, or go to, cuda_kept */
-    uint32_t draws, picks;      /* those of cuda_rows */
+    uint32_t windowed, max_vis;   /* the bucket */
+    uint32_t kept;                /* taps come from, or go to, cuda_kept */
+    uint32_t draws, walks, picks; /* those of cuda_rows */
     uint32_t n_taps, tap_layers[CUDA_TAP_LAYERS];
 };
 enum cuda_kind { CUDA_FORWARD, CUDA_INJECT, CUDA_INJECT_FUSED };
@@ -257,6 +261,8 @@ struct cuda_rows {
     uint32_t n_logits; /* of n_head: those that the host wants */
     uint32_t max_vis;  /* longest path */
     unsigned draws;    /* what kernels the draws need, DCU_SAMPLE_..., or CUDA_DRAWS; 0: no draws */
+    uint32_t walks;    /* draws, where any of them is walked; else 0 */
+    uint32_t n_stops;  /* of them */
     bool windowed, kept;
     bool picks;        /* some rows are a drafter's picks */
     uint32_t n_passes; /* of a drafter, at least 1 */
@@ -277,13 +283,17 @@ bool cuda_drawn_row(const struct fwd_batch *b, uint32_t r, uint32_t *k);
 /* The draws of a batch whose rows are in the pinned area; c->draws. */
 int cuda_draws_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda_rows *c,
                     struct error *err);
-int cuda_draws_send(struct cuda_model *m, const struct fwd_batch *b, struct error *err);
+int cuda_draws_send(struct cuda_model *m, const struct fwd_batch *b, const struct cuda_rows *c,
+                    struct error *err);
 /* Launches for logits of n rows, the first of them being row i of those with logits. */
 int cuda_draws_sample(struct cuda_model *m, const struct cuda_rows *c, uint32_t i, uint32_t n,
                       struct error *err);
+/* Behind the last of them: the paths, and K and V to where they belong. */
+int cuda_draws_walk(struct cuda_model *m, const struct cuda_rows *c, struct error *err);
 /* Copies of their results to the pinned area. */
 int cuda_draws_fetch(struct cuda_model *m, const struct cuda_rows *c, uint32_t i, uint32_t n,
                      struct error *err);
+int cuda_draws_fetch_paths(struct cuda_model *m, const struct cuda_rows *c, struct error *err);
 /* To whom they belong, once all are there. */
 void cuda_draws_deliver(const struct cuda_model *m, const struct fwd_batch *b,
                         const struct cuda_rows *c);

@@ -305,6 +305,8 @@ static int head(const struct run *f, uint32_t i, uint32_t n)
         r = cuda_products(m, &mm, 1, n, f->err);
     if (r == 0 && f->c.draws)
         r = cuda_draws_sample(m, &f->c, i, n, f->err);
+    if (r == 0 && f->c.walks && i + n == f->c.n_head)
+        r = cuda_draws_walk(m, &f->c, f->err);
     return r == 0 && f->c.picks ? cuda_picks_choose(m, i, n, f->err) : r;
 }
 
@@ -364,6 +366,8 @@ static int fetch(const struct run *f, uint32_t pass)
         r = copy_logits(f, i, n);
         if (r == 0 && f->c.draws)
             r = cuda_draws_fetch(m, &f->c, i, n, f->err);
+        if (r == 0 && f->c.walks && end)
+            r = cuda_draws_fetch_paths(m, &f->c, f->err);
         if (r == 0 && f->c.picks)
             r = cuda_picks_fetch(m, pass, i, n, f->err);
         /* Without logits and taps, too: the pinned rows are written again by the next call. */
@@ -421,6 +425,7 @@ static bool shape_of(const struct run *f, struct cuda_shape *ret)
                                .max_vis = f->c.max_vis,
                                .kept = f->c.kept,
                                .draws = f->c.draws,
+                               .walks = f->c.walks,
                                .picks = f->c.picks,
                                .n_taps = n_taps};
     for (uint32_t t = 0; t < n_taps; t++)
@@ -436,7 +441,7 @@ static int send(struct run *f, struct error *err)
     if (r == 0)
         r = cuda_batch_send(m, &m->p.batch, f->c.n_words, err);
     if (r == 0 && f->c.draws)
-        r = cuda_draws_send(m, f->b, err);
+        r = cuda_draws_send(m, f->b, &f->c, err);
     return r == 0 && f->c.picks ? cuda_picks_send(m, &f->c, err) : r;
 }
 

@@ -180,10 +180,13 @@ static void name_regions(struct cuda_model *m)
     }
     name(s->draws.nodes, rows * sizeof(*s->draws.nodes));
     name(s->draws.requests, rows * sizeof(*s->draws.requests));
+    name(s->draws.slots, rows * sizeof(*s->draws.slots));
+    name(s->draws.stops, CUDA_DRAW_STOPS * sizeof(*s->draws.stops));
     name(s->draws.entries, CUDA_DRAW_CHANGES * sizeof(*s->draws.entries));
     name(s->drawn.choices, rows * sizeof(*s->drawn.choices));
     name(s->drawn.n_logprobs, rows * sizeof(*s->drawn.n_logprobs));
     name(s->drawn.logprobs, rows * SAMPLING_MAX_LOGPROBS * sizeof(*s->drawn.logprobs));
+    name(s->drawn.paths, rows * sizeof(*s->drawn.paths));
 }
 
 static uint32_t d_taps(const struct model_config *c)

@@ -53,10 +53,13 @@ static void carve_draws(struct carver *c, struct cuda_draws *d, struct cuda_draw
 {
     d->nodes = carve(c, rows, sizeof(*d->nodes));
     d->requests = carve(c, rows, sizeof(*d->requests));
+    d->slots = carve(c, rows, sizeof(*d->slots));
+    d->stops = carve(c, CUDA_DRAW_STOPS, sizeof(*d->stops));
     d->entries = carve(c, CUDA_DRAW_CHANGES, sizeof(*d->entries));
     r->choices = carve(c, rows, sizeof(*r->choices));
     r->n_logprobs = carve(c, rows, sizeof(*r->n_logprobs));
     r->logprobs = carve(c, rows * SAMPLING_MAX_LOGPROBS, sizeof(*r->logprobs));
+    r->paths = carve(c, rows, sizeof(*r->paths));
 }
 
 static void carve_picks(struct carver *c, struct cuda_picks *p, size_t rows, size_t passes)

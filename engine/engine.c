@@ -176,7 +176,9 @@ static int make_buffers(struct engine *e, struct error *err)
     if (e->space.backend->draw_changes) {
         e->draws = mem_array(e->cfg.max_num_seqs, sizeof(*e->draws));
         e->drawn = mem_array(e->n_logits_rows, sizeof(*e->drawn));
-        if (!e->draws || !e->drawn)
+        if (e->space.backend->walks)
+            e->paths = mem_array(e->cfg.max_num_seqs, sizeof(*e->paths));
+        if (!e->draws || !e->drawn || (e->space.backend->walks && !e->paths))
             return ERR_NOMEM(err);
     }
     e->tails =
@@ -423,6 +425,7 @@ struct engine *engine_free(struct engine *e)
     mem_free(e->choices);
     mem_free(e->draws);
     mem_free(e->drawn);
+    mem_free(e->paths);
     mem_free(e->tails);
     mem_free(e->candidates);
     mem_unmap_pages(e->own_taps, e->taps_bytes);

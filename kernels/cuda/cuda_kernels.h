@@ -252,7 +252,8 @@ struct dcu_entry {
 /* What the rows of one request are sampled with.  Written by the host for each round. */
 struct dcu_request {
     uint32_t row0,
-        n_rows;       /* its rows of logits; row0 follows the anchor, the others are its tree */
+        n_rows;       /* its rows of logits; row0 follows the anchor, the others are its tree; n_rows
+                       * is read by the walk alone, 0: none */
     uint32_t key[2];  /* noise_key() of the seed */
     uint64_t pos;     /* absolute position of the token that row0 chooses */
     float inv_t;      /* (float)(1.0 / temperature); 0: greedy */

@@ -381,6 +381,7 @@ START_TEST(walks)
         {{11, 0, 12, 42, 0, 0}, 0, 3, {0, 2, 3}, 2},    /* ends at a leaf */
         {{11, 0, 13, 0, 14, 9}, 3, 2, {0, 2}, 1},       /* bad logits at row 2: none chosen there */
         {{99, 0, 0, 0, 0, 0}, 0, 1, {0}, 0},            /* a stop id */
+        {{10, 11, 13, 0, 14, 9}, 0, 2, {0, 1}, 0},      /* another node's child */
     };
     static const uint32_t words[2] = {99, 0}, slots[7] = {20, 21, 22, 23, 24, 25, 90};
     nodes[1].token = 10;
