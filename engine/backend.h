@@ -94,6 +94,10 @@ struct fwd_next {
     uint32_t pick; /* of the pass before: its token is fed; UINT32_MAX: the row's own */
     uint32_t n_vis, window_vis; /* of path and window_paths, at most what they are in the first */
 };
+/* Picks of one round, of a batch whose results are taken later. */
+struct fwd_span {
+    uint32_t first, n;
+};
 struct fwd_batch {
     uint32_t n_rows;
     const struct fwd_row *rows;
@@ -106,6 +110,13 @@ struct fwd_batch {
      * results stand pass by pass. */
     uint32_t n_passes;
     const struct fwd_next *next; /* [n_rows] */
+    /* Of a drafter, see backend.collect: its rounds; NULL: the results are there when forward() returns. */
+    const struct fwd_span *spans;
+    uint32_t n_spans;
+    /* Of a target, [n_rows]: the pick of its drafter's last batch, which had spans, whose token a row is fed:
+     * that of the first pass that repeats an earlier one in its round, else of the last.  UINT32_MAX: the
+     * row's own.  NULL: all rows have theirs. */
+    const uint32_t *feed;
     /* A drafter's layers with a sliding window: what each row sees there; NULL without such layers. */
     const struct dk_attn_row *window_paths;
     const uint32_t *tap_layers; /* residual stream after these layers, ascending */
@@ -160,6 +171,13 @@ struct backend {
     int (*plan_drafter)(const struct model_file *target, const struct model_file *f,
                         const struct backend_options *o, enum backend_dtype dtype,
                         struct backend_memory *ret, struct error *err);
+    /*
+     * Results of forward() of a batch with spans, which nobody has waited for, the tokens by pick that
+     * rows of the target are fed with, and the time that it took on the device; behind a forward() of the
+     * target.  NULL: no batch has spans.
+     */
+    int (*collect)(struct backend_model *drafter, uint32_t *ret_tokens, uint64_t *ret_ns,
+                   struct error *err);
     /*
      * Room for the taps of backend_options.tap_rows rows, n_taps * hidden floats each, in the memory
      * where forward() of the target and inject() of the drafter work: rows that point there stay

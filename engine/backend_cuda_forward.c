@@ -371,7 +371,7 @@ static int fetch(const struct run *f, uint32_t pass)
         if (r == 0 && f->c.picks)
             r = cuda_picks_fetch(m, pass, i, n, f->err);
         /* Without logits and taps, too: the pinned rows are written again by the next call. */
-        if (r == 0 && (f->c.n_logits || (end && pass + 1 == f->c.n_passes))) {
+        if (r == 0 && !f->c.held && (f->c.n_logits || (end && pass + 1 == f->c.n_passes))) {
             r = cuda_wait(m, "a batch", f->err);
             if (r == 0)
                 deliver_logits(f, i, n);
@@ -440,9 +440,36 @@ static int send(struct run *f, struct error *err)
     int r = cuda_batch_fill(m, f->b, &f->c, err);
     if (r == 0)
         r = cuda_batch_send(m, &m->p.batch, f->c.n_words, err);
-    if (r == 0 && f->c.draws)
+    if (r == 0 && (f->c.draws || f->c.n_fed))
         r = cuda_draws_send(m, f->b, &f->c, err);
-    return r == 0 && f->c.picks ? cuda_picks_send(m, &f->c, err) : r;
+    if (r == 0 && f->c.n_fed)
+        r = cuda_feeds_take(m, &f->c, err);
+    return r == 0 && f->c.picks ? cuda_picks_send(m, f->b, &f->c, err) : r;
+}
+
+/* One pass and what comes back of it. */
+static int run_pass(struct run *f, const struct cuda_shape *shape, uint32_t pass, struct error *err)
+{
+    struct cuda_model *m = f->m;
+    int r = pass ? cuda_picks_next(m, &f->c, err) : 0;
+    if (r == 0)
+        r = cuda_graph_run(m, shape, enqueue_forward, f, err);
+    f->err = err;
+    if (r == 0)
+        r = fetch(f, pass);
+    return r == 0 && f->c.held ? cuda_picks_keep(m, &f->c, pass, err) : r;
+}
+
+/* Passes that nobody waits for: their results come with the target's. */
+static int hold(struct run *f, struct error *err)
+{
+    struct cuda_model *m = f->m;
+    int r = cuda_picks_settle(m, f->b, &f->c, err);
+    if (r < 0)
+        return r;
+    CUDA_DO(m, err, "a drafter's time", m->api->event_record(m->passes[1], m->stream));
+    m->held = (struct cuda_held){.any = true, .b = *f->b, .c = f->c, .waits = cuda_owner(m)->waits};
+    return 0;
 }
 
 int cuda_forward(struct backend_model *model, const struct fwd_batch *b, struct error *err)
@@ -455,18 +482,20 @@ int cuda_forward(struct backend_model *model, const struct fwd_batch *b, struct 
     if (b->n_rows > m->opt.max_rows)
         return ERR(err, LIMIT, "a batch of %u rows: at most %u fit", b->n_rows, m->opt.max_rows);
     CUDA_DO(m, err, "the device", m->api->device_use(m->opt.device));
-    int r = send(&f, err);
+    int r = m->held.any ? cuda_wait(m, "drafts that nobody took", err) : 0;
+    m->held.any = false;
+    if (r == 0)
+        r = send(&f, err);
     if (b->n_rows <= CUDA_GRAPH_ROWS)
         f.c.max_vis = cuda_graph_bucket(f.c.max_vis, m->opt.max_context);
     const struct cuda_shape *same = shape_of(&f, &shape) ? &shape : NULL;
-    for (uint32_t pass = 0; pass < f.c.n_passes && r == 0; pass++) {
-        r = pass ? cuda_picks_next(m, &f.c, err) : 0;
-        if (r == 0)
-            r = cuda_graph_run(m, same, enqueue_forward, &f, err);
-        f.err = err;
-        if (r == 0)
-            r = fetch(&f, pass);
-    }
+    if (r == 0 && f.c.held)
+        r = dcu_error(m->api, m->api->event_record(m->passes[0], m->stream), err,
+                      "a drafter's time");
+    for (uint32_t pass = 0; pass < f.c.n_passes && r == 0; pass++)
+        r = run_pass(&f, same, pass, err);
+    if (r == 0 && f.c.held)
+        r = hold(&f, err);
     if (r < 0) { /* what was enqueued reads the pinned rows that the next call writes */
         struct error same_cause = {0};
         (void)cuda_wait(m, "a batch", &same_cause);
@@ -474,8 +503,26 @@ int cuda_forward(struct backend_model *model, const struct fwd_batch *b, struct 
     }
     if (f.c.draws)
         cuda_draws_deliver(m, b, &f.c);
-    if (f.c.picks)
+    if (f.c.picks && !f.c.held)
         cuda_picks_deliver(m, b, &f.c);
+    return 0;
+}
+
+int cuda_collect(struct backend_model *drafter, uint32_t *ret_tokens, uint64_t *ret_ns,
+                 struct error *err)
+{
+    struct cuda_model *m = cuda_of(drafter);
+    float ms = 0;
+    if (!m->held.any)
+        return ERR(err, INTERNAL, "no drafts wait");
+    m->held.any = false;
+    int r = cuda_owner(m)->waits == m->held.waits ? cuda_wait(m, "a batch", err) : 0;
+    if (r < 0)
+        return r;
+    CUDA_DO(m, err, "a drafter's time", m->api->event_ms(m->passes[0], m->passes[1], &ms));
+    cuda_picks_deliver(m, &m->held.b, &m->held.c);
+    memcpy(ret_tokens, m->p.picks.tokens, m->held.c.n_head * sizeof(*ret_tokens));
+    *ret_ns = (uint64_t)((double)ms * 1e6);
     return 0;
 }
 

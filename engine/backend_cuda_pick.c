@@ -64,14 +64,22 @@ int cuda_picks_fill(struct cuda_model *m, const struct fwd_batch *b, const struc
         h->of[i] = picked ? k : UINT32_MAX;
         h->picks[i] = picked ? pick_of(&b->picks[k]) : (struct dcu_pick){.inv_t = 0};
     }
+    if (c->held && (c->n_head != b->n_picks || b->n_spans > m->opt.max_rows))
+        return ERR(err, INTERNAL, "results that wait are picks");
+    for (uint32_t i = 0; i < b->n_spans && c->held; i++)
+        h->spans[i] = (struct dcu_span){b->spans[i].first, b->spans[i].n};
     return c->n_passes > 1 ? fill_feeds(m, b, c, err) : 0;
 }
 
-int cuda_picks_send(struct cuda_model *m, const struct cuda_rows *c, struct error *err)
+int cuda_picks_send(struct cuda_model *m, const struct fwd_batch *b, const struct cuda_rows *c,
+                    struct error *err)
 {
     const struct cuda_picks *h = &m->p.picks;
-    const char *end =
-        c->n_passes > 1 ? (const char *)(h->feeds + c->n) : (const char *)(h->picks + c->n_head);
+    const char *end = (const char *)(h->picks + c->n_head);
+    if (c->held)
+        end = (const char *)(h->spans + b->n_spans);
+    else if (c->n_passes > 1)
+        end = (const char *)(h->feeds + c->n);
     CUDA_DO(m, err, "sending picks",
             m->api->copy_in(m->stream, m->s.picks.picks, h->picks,
                             (size_t)(end - (const char *)h->picks)));
@@ -108,6 +116,32 @@ int cuda_picks_next(struct cuda_model *m, const struct cuda_rows *c, struct erro
         .window = {c->windowed ? t->window[0] : NULL, c->windowed ? t->window[1] : NULL},
         .live_index = t->live_index};
     CUDA_DO(m, err, "the next pass", m->api->next(m->stream, &p));
+    return 0;
+}
+
+int cuda_picks_keep(struct cuda_model *m, const struct cuda_rows *c, uint32_t pass,
+                    struct error *err)
+{
+    const struct cuda_picks *d = &m->s.picks;
+    CUDA_DO(m, err, "drafts",
+            m->api->copy(m->stream, d->history + (size_t)pass * m->opt.max_rows, d->picked,
+                         c->n_head * sizeof(*d->picked)));
+    return 0;
+}
+
+int cuda_picks_settle(struct cuda_model *m, const struct fwd_batch *b, const struct cuda_rows *c,
+                      struct error *err)
+{
+    const struct dcu_settle p = {.n_spans = b->n_spans,
+                                 .n_passes = c->n_passes,
+                                 .spans = m->s.picks.spans,
+                                 .history = m->s.picks.history,
+                                 .ldh = m->opt.max_rows,
+                                 .tokens = m->s.picks.tokens};
+    CUDA_DO(m, err, "what rounds end with", m->api->settle(m->stream, &p));
+    CUDA_DO(m, err, "what rounds end with",
+            m->api->copy_out(m->stream, m->p.picks.tokens, m->s.picks.tokens,
+                             c->n_head * sizeof(*m->p.picks.tokens)));
     return 0;
 }
 

@@ -36,6 +36,7 @@ static int make_buffers(struct drafter *d, struct error *err)
     d->tails = mem_array(tails, sizeof(*d->tails));
     d->context = mem_array(rows, sizeof(*d->context));
     d->blocks = mem_array(blocks, sizeof(*d->blocks));
+    d->spans = mem_array(blocks, sizeof(*d->spans));
     d->tokens = mem_array(rows, sizeof(*d->tokens));
     d->picks = mem_array(d->n_logit_rows, sizeof(*d->picks));
     d->n_at_once = d->backend->passes ? DRAFT_MAX_PASSES : 1;
@@ -51,9 +52,9 @@ static int make_buffers(struct drafter *d, struct error *err)
         d->window_paths = mem_array(rows, sizeof(*d->window_paths));
     if (d->backend->passes)
         d->next = mem_array(rows, sizeof(*d->next));
-    if (!d->rows || !d->tails || !d->context || !d->blocks || !d->tokens || !d->picks ||
-        !d->chosen || !d->top || !d->logp || !d->logits || !d->noise || !d->scores || !d->ids ||
-        (d->cfg->sliding && !d->window_paths) || (d->backend->passes && !d->next))
+    if (!d->rows || !d->tails || !d->context || !d->blocks || !d->spans || !d->tokens ||
+        !d->picks || !d->chosen || !d->top || !d->logp || !d->logits || !d->noise || !d->scores ||
+        !d->ids || (d->cfg->sliding && !d->window_paths) || (d->backend->passes && !d->next))
         return ERR_NOMEM(err);
     return drafter_make_runs(d, err);
 }
@@ -110,6 +111,7 @@ struct drafter *drafter_free(struct drafter *d)
     mem_free(d->tails);
     mem_free(d->context);
     mem_free(d->blocks);
+    mem_free(d->spans);
     mem_free(d->tokens);
     mem_free(d->picks);
     mem_free(d->chosen);
@@ -240,8 +242,8 @@ static void next_rows(struct drafter *d, const struct drafter_block *b, uint32_t
             .window_vis = d->window_paths ? seen(b, k, windowed) - window_start(d, b, k) : 0};
 }
 
-int drafter_run_blocks(struct drafter *d, const struct drafter_block *b, uint32_t n,
-                       uint32_t n_chosen, uint32_t n_passes, struct error *err)
+static int run_blocks(struct drafter *d, const struct drafter_block *b, uint32_t n,
+                      uint32_t n_chosen, uint32_t n_passes, bool later, struct error *err)
 {
     uint32_t rows = 0, picks = 0, *tails = d->tails;
     for (uint32_t i = 0; i < n; i++) {
@@ -262,8 +264,22 @@ int drafter_run_blocks(struct drafter *d, const struct drafter_block *b, uint32_
                               .n_picks = n_chosen,
                               .n_passes = n_passes,
                               .next = n_passes > 1 ? d->next : NULL,
+                              .spans = later ? d->spans : NULL,
+                              .n_spans = later ? n : 0,
                               .window_paths = d->window_paths};
     return d->backend->forward(d->model, &batch, err);
+}
+
+int drafter_run_blocks(struct drafter *d, const struct drafter_block *b, uint32_t n,
+                       uint32_t n_chosen, uint32_t n_passes, struct error *err)
+{
+    return run_blocks(d, b, n, n_chosen, n_passes, false, err);
+}
+
+int drafter_start_blocks(struct drafter *d, const struct drafter_block *b, uint32_t n,
+                         uint32_t n_chosen, uint32_t n_passes, struct error *err)
+{
+    return run_blocks(d, b, n, n_chosen, n_passes, true, err);
 }
 
 int drafter_run(struct drafter *d, const struct drafter_block *b, uint32_t n, struct error *err)
@@ -312,6 +328,9 @@ struct block_drafter drafter_ops(struct drafter *d)
     static const struct block_drafter_ops ops = {.inject = op_inject,
                                                  .pass = drafter_pass,
                                                  .at_once = drafter_at_once,
+                                                 .may_begin = drafter_may_begin,
+                                                 .begin = drafter_begin,
+                                                 .end = drafter_end,
                                                  .kv_copy = op_kv_copy};
     uint32_t most = least(DRAFT_MAX_WINDOW, d->max_rows);
     if (d->cfg->sliding)

@@ -44,6 +44,7 @@ struct drafter {
     size_t tails_block;               /* words of one block, beside one for each of its rows */
     struct ctx_row *context;          /* [max_rows] */
     struct drafter_block *blocks;     /* [max_rows / 2] */
+    struct fwd_span *spans;           /* of the blocks' picks */
     uint32_t *tokens;                 /* [max_rows] */
     float *logits;                    /* [n_logit_rows][draft_vocab] */
     size_t logits_bytes;
@@ -66,9 +67,16 @@ struct drafter {
 /* Blocks as one batch, n_passes times; the first n_chosen entries of `chosen` say what the backend picks. */
 int drafter_run_blocks(struct drafter *d, const struct drafter_block *b, uint32_t n,
                        uint32_t n_chosen, uint32_t n_passes, struct error *err);
+/* The same without waiting for it: d->spans says which picks are whose. */
+int drafter_start_blocks(struct drafter *d, const struct drafter_block *b, uint32_t n,
+                         uint32_t n_chosen, uint32_t n_passes, struct error *err);
 /* block_drafter_ops of a drafter. */
 int drafter_pass(void *self, struct draft_entry *entries, uint32_t n, struct error *err);
 uint32_t drafter_at_once(void *self, const struct draft_entry *entries, uint32_t n);
+bool drafter_may_begin(void *self, const struct draft_entry *entries, uint32_t n);
+int drafter_begin(void *self, struct draft_entry *entries, uint32_t n, struct error *err);
+int drafter_end(void *self, struct draft_entry *entries, uint32_t n, uint64_t *ret_ns,
+                struct error *err);
 /* Which noise a reduced vocabulary needs. */
 int drafter_make_runs(struct drafter *d, struct error *err);
 /* The noise that a row's choice adds is that of 1 / T times its logits; 0: it adds none. */

@@ -85,39 +85,52 @@ static void make_room(struct drafter *d, uint32_t chosen, uint32_t n_passes)
                                          .logp = d->logp + (size_t)i * DRAFTER_MAX_PICK};
 }
 
-/* Entries [0, n), whose rows and logits fit. */
-static int pass_some(struct drafter *d, struct draft_entry *entries, uint32_t n, uint32_t n_passes,
-                     struct error *err)
+/* How many picks there are, and how many of them the backend makes. */
+struct wanted {
+    uint32_t picks, chosen;
+};
+
+/* The blocks of entries [0, n), whose rows and logits fit, and what is wanted of them. */
+static struct wanted prepare(struct drafter *d, const struct draft_entry *entries, uint32_t n,
+                             uint32_t n_passes)
 {
-    uint32_t rows = 0, picks = 0, chosen = 0;
+    uint32_t rows = 0;
+    struct wanted w = {0};
     const size_t dv = d->cfg->draft_vocab;
     for (uint32_t i = 0; i < n; i++) {
         const struct draft_round *r = entries[i].round;
         const bool draws = r->draw && r->pass + 1 == r->passes;
         const bool device = d->backend->picks && !draws;
         d->blocks[i] =
-            next_block(d, &entries[i], d->tokens + rows, device ? NULL : d->logits + picks * dv);
+            next_block(d, &entries[i], d->tokens + rows, device ? NULL : d->logits + w.picks * dv);
+        d->spans[i] = (struct fwd_span){w.picks, r->window - 1};
         uint32_t n_top = r->method == DRAFT_DDTREE ? least(r->tree_budget, r->max_nodes) : 0;
-        for (uint32_t k = 1; k < r->window; k++, picks++) {
-            d->picks[picks] =
-                (struct pick){.round = r,
-                              .logits = d->logits + picks * dv,
-                              .pos = (uint64_t)entries[i].seq->n_kv + k,
-                              .n_top = least(n_top, DRAFTER_MAX_PICK),
-                              .q = draws ? r->q + (size_t)(k - 1) * d->target_vocab : NULL,
-                              .device = device,
-                              .top = d->top + (size_t)picks * DRAFTER_MAX_PICK,
-                              .logp = d->logp + (size_t)picks * DRAFTER_MAX_PICK};
+        for (uint32_t k = 1; k < r->window; k++, w.picks++) {
+            struct pick *p = &d->picks[w.picks];
+            *p = (struct pick){.round = r,
+                               .logits = d->logits + w.picks * dv,
+                               .pos = (uint64_t)entries[i].seq->n_kv + k,
+                               .n_top = least(n_top, DRAFTER_MAX_PICK),
+                               .q = draws ? r->q + (size_t)(k - 1) * d->target_vocab : NULL,
+                               .device = device,
+                               .top = d->top + (size_t)w.picks * DRAFTER_MAX_PICK,
+                               .logp = d->logp + (size_t)w.picks * DRAFTER_MAX_PICK};
             if (device)
-                ask(&d->picks[picks], rows + k, &d->chosen[chosen++]);
+                ask(p, rows + k, &d->chosen[w.chosen++]);
         }
         rows += r->window;
     }
-    make_room(d, chosen, n_passes);
-    int r = drafter_run_blocks(d, d->blocks, n, chosen, n_passes, err);
-    for (uint32_t j = 0; j < n_passes && r == 0; j++) {
-        take_chosen(d, d->chosen + (size_t)j * chosen, picks);
-        drafter_pick(d, picks);
+    make_room(d, w.chosen, n_passes);
+    return w;
+}
+
+/* What the passes have brought. */
+static void finish(struct drafter *d, struct draft_entry *entries, uint32_t n, uint32_t n_passes,
+                   struct wanted w)
+{
+    for (uint32_t j = 0; j < n_passes; j++) {
+        take_chosen(d, d->chosen + (size_t)j * w.chosen, w.picks);
+        drafter_pick(d, w.picks);
         uint32_t at = 0;
         for (uint32_t i = 0; i < n; i++) {
             struct draft_round *t = entries[i].round;
@@ -126,6 +139,15 @@ static int pass_some(struct drafter *d, struct draft_entry *entries, uint32_t n,
             at += t->window - 1;
         }
     }
+}
+
+static int pass_some(struct drafter *d, struct draft_entry *entries, uint32_t n, uint32_t n_passes,
+                     struct error *err)
+{
+    const struct wanted w = prepare(d, entries, n, n_passes);
+    int r = drafter_run_blocks(d, d->blocks, n, w.chosen, n_passes, err);
+    if (r == 0)
+        finish(d, entries, n, n_passes, w);
     return r;
 }
 
@@ -166,4 +188,60 @@ int drafter_pass(void *self, struct draft_entry *entries, uint32_t n, struct err
             return r;
     }
     return 0;
+}
+
+/* Chains alone: a tree's nodes are the host's to choose. */
+bool drafter_may_begin(void *self, const struct draft_entry *entries, uint32_t n)
+{
+    const struct drafter *d = self;
+    uint32_t rows = 0, picks = 0;
+    if (!d->backend->collect || n == 0)
+        return false;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct draft_round *r = entries[i].round;
+        if (r->pass || r->each_pass || r->draw || r->method == DRAFT_DDTREE || r->window < 2 ||
+            r->window > DRAFT_MAX_WINDOW || r->passes != entries[0].round->passes ||
+            r->passes > d->n_at_once)
+            return false;
+        rows += r->window;
+        picks += r->window - 1;
+    }
+    return rows <= d->max_rows && picks <= d->n_logit_rows;
+}
+
+int drafter_begin(void *self, struct draft_entry *entries, uint32_t n, struct error *err)
+{
+    struct drafter *d = self;
+    const struct wanted w = prepare(d, entries, n, entries[0].round->passes);
+    for (uint32_t i = 0; i < n; i++)
+        entries[i].round->first_pick = d->spans[i].first;
+    return drafter_start_blocks(d, d->blocks, n, w.chosen, entries[0].round->passes, err);
+}
+
+/* The target has verified what the device found to be the drafts; the host knows them by itself. */
+static int check_fed(const struct drafter *d, const struct draft_entry *entries, uint32_t n,
+                     struct error *err)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const struct draft_round *r = entries[i].round;
+        if (memcmp(r->tokens[r->pass - 1], d->tokens + r->first_pick,
+                   (r->window - 1) * sizeof(*d->tokens)) != 0)
+            return ERR(err, INTERNAL, "the device verified other drafts");
+    }
+    return 0;
+}
+
+int drafter_end(void *self, struct draft_entry *entries, uint32_t n, uint64_t *ret_ns,
+                struct error *err)
+{
+    struct drafter *d = self;
+    struct wanted w = {0};
+    for (uint32_t i = 0; i < n; i++)
+        w.picks += entries[i].round->window - 1;
+    w.chosen = w.picks;
+    int r = d->backend->collect(d->model, d->tokens, ret_ns, err);
+    if (r < 0)
+        return r;
+    finish(d, entries, n, entries[0].round->passes, w);
+    return check_fed(d, entries, n, err);
 }

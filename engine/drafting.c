@@ -411,3 +411,100 @@ int drafting_step(struct engine *e, struct error *err)
     count_steps(e, n);
     return r < 0 ? r : finish_passes(e, clock_now_ns() - t0, err);
 }
+
+/* ---- passes and verification in one ------------------------------------------------------------------ */
+
+/* Everyone who waits is one of the drafter's; e->draft_entries gets them. */
+static bool only_passes(struct engine *e, uint32_t *ret_n)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < e->n_running; i++) {
+        struct drafting_state *d = e->running[i]->drafting;
+        if (!d || d->phase != DRAFTING_PASSES)
+            continue;
+        if (!has_passes(d))
+            return false;
+        e->draft_entries[n++] =
+            (struct draft_entry){.seq = &e->running[i]->seq, .round = &d->round};
+    }
+    *ret_n = n;
+    return true;
+}
+
+bool drafting_may_start(struct engine *e)
+{
+    const struct block_drafter *b = &e->drafter;
+    uint32_t n;
+    return b->ops && b->ops->may_begin && e->feed && only_passes(e, &n) &&
+           b->ops->may_begin(b->self, e->draft_entries, n);
+}
+
+/* A chain whose tokens are not known yet. */
+static void reserve_proposal(struct drafting_state *d)
+{
+    proposal_clear(&d->proposal);
+    for (uint32_t k = 0; k + 1 < d->round.window && k < d->round.max_nodes; k++)
+        (void)proposal_add(&d->proposal, 0, (int)k - 1, -1);
+    d->begun = true;
+    d->phase = DRAFTING_READY;
+}
+
+int drafting_start(struct engine *e, struct error *err)
+{
+    const struct block_drafter *b = &e->drafter;
+    if (!only_passes(e, &e->n_begun))
+        return ERR(err, INTERNAL, "passes that cannot be started");
+    int r = b->ops->begin(b->self, e->draft_entries, e->n_begun, err);
+    if (r < 0) {
+        e->n_begun = 0;
+        return r;
+    }
+    for (uint32_t i = 0; i < e->n_running; i++)
+        if (in_passes(e->running[i]->drafting))
+            reserve_proposal(e->running[i]->drafting);
+    return 0;
+}
+
+int drafting_collect(struct engine *e, uint64_t *ret_ns, struct error *err)
+{
+    const struct block_drafter *b = &e->drafter;
+    struct cost_load load = {0};
+    uint32_t steps = 0;
+    int r = b->ops->end(b->self, e->draft_entries, e->n_begun, ret_ns, err);
+    for (uint32_t i = 0; i < e->n_begun; i++) {
+        const struct draft_entry *k = &e->draft_entries[i];
+        load.rows += k->round->window;
+        load.entries += k->seq->n_kv;
+        load.positions += (double)k->round->window * k->seq->n_kv;
+        steps = k->round->pass > steps ? k->round->pass : steps;
+    }
+    e->n_begun = 0;
+    for (struct request *q = e->all; q; q = q->next) {
+        struct drafting_state *d = q->drafting;
+        if (!d || !d->begun)
+            continue;
+        d->begun = false;
+        if (r < 0)
+            continue;
+        q->usage.drafting.passes += d->round.pass;
+        d->round_ns += *ret_ns;
+        if (d->phase != DRAFTING_READY) { /* sent away meanwhile */
+            proposal_clear(&d->proposal);
+            continue;
+        }
+        mark_edited(d);
+        r = check_pass(e, d, err);
+    }
+    e->stats.draft_steps += steps;
+    if (r == 0)
+        add_cost(e, &load, e->draft_entries[0].round->passes, *ret_ns);
+    return r;
+}
+
+void drafting_drop(struct engine *e)
+{
+    e->n_begun = 0;
+    for (struct request *r = e->all; r; r = r->next)
+        if (r->drafting)
+            r->drafting->begun = false;
+}

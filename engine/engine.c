@@ -157,7 +157,12 @@ int engine_drafting_buffers(struct engine *e, struct error *err)
     e->taps_held = mem_calloc(rows, sizeof(*e->taps_held));
     e->context = mem_calloc(rows, sizeof(*e->context));
     e->draft_entries = mem_calloc(e->cfg.max_num_seqs, sizeof(*e->draft_entries));
-    return e->taps && e->taps_held && e->context && e->draft_entries ? 0 : ERR_NOMEM(err);
+    if (e->space.backend->collect)
+        e->feed = mem_array(e->cfg.max_num_batched_tokens, sizeof(*e->feed));
+    return e->taps && e->taps_held && e->context && e->draft_entries &&
+                   (e->feed || !e->space.backend->collect)
+               ? 0
+               : ERR_NOMEM(err);
 }
 
 static int make_buffers(struct engine *e, struct error *err)
@@ -432,6 +437,7 @@ struct engine *engine_free(struct engine *e)
     mem_free(e->taps_held);
     mem_free(e->context);
     mem_free(e->draft_entries);
+    mem_free(e->feed);
     size_t n = e->model ? (size_t)e->n_samplers * e->model->vocab_size : 0;
     mem_unmap_pages(e->work, n * sizeof(*e->work));
     mem_unmap_pages(e->work_ids, n * sizeof(*e->work_ids));

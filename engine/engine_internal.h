@@ -112,6 +112,8 @@ struct engine {
     uint32_t n_taps_held, taps_at; /* of the batch that is formed: the next row */
     struct draft_context *context;     /* rows of a batch, and all backlogs */
     struct draft_entry *draft_entries; /* [max_num_seqs] */
+    uint32_t n_begun; /* of them, whose drafts the batch that is formed is fed with */
+    uint32_t *feed; /* [max_num_batched_tokens], fwd_batch.feed; NULL where no batch can be fed */
     struct controller controller;
     struct calibration *calibration; /* under way, or NULL */
     bool calibrated;                 /* it is done, or its result was read */

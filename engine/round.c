@@ -27,6 +27,16 @@ static void tree_rows(struct engine *e, struct batch_entry *b, struct fwd_row *r
     e->n_tails += seq_tree_tails(&b->r->seq, parent, b->n_rows);
 }
 
+/* Rows of drafts that the device still has. */
+static void feed_rows(const struct engine *e, const struct batch_entry *b)
+{
+    uint32_t *feed = e->feed + b->row0;
+    for (uint32_t i = 0; i < b->n_rows; i++)
+        feed[i] = UINT32_MAX;
+    for (uint32_t i = 0; i < b->n_nodes && b->r->drafting->begun; i++)
+        feed[i + 1] = b->r->drafting->round.first_pick + i;
+}
+
 /* Does rule B look at the distribution of a row with drafts?  Where the draft could be one token only,
  * drawing from p and comparing is rule B: p(d) of acceptance, and p without d else.  Then the draw may as
  * well be the one of plain decoding. */
@@ -83,6 +93,8 @@ void round_rows(struct engine *e, struct batch_entry *b)
         seq_rows(&r->seq, r->seq.n_kv, b->n_rows, rows);
         b->n_logits = r->seq.n_kv + b->n_rows == r->seq.n_tokens;
     }
+    if (e->n_begun)
+        feed_rows(e, b);
     b->drawn = ask_backend(e, b);
     for (uint32_t i = 0; i < b->n_logits && !b->drawn; i++)
         rows[b->n_rows - b->n_logits + i].logits =

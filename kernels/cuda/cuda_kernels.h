@@ -252,14 +252,14 @@ struct dcu_entry {
 /* What the rows of one request are sampled with.  Written by the host for each round. */
 struct dcu_request {
     uint32_t row0,
-        n_rows;       /* its rows of logits; row0 follows the anchor, the others are its tree; n_rows
+        n_rows;      /* its rows of logits; row0 follows the anchor, the others are its tree; n_rows
                        * is read by the walk alone, 0: none */
-    uint32_t key[2];  /* noise_key() of the seed */
-    uint64_t pos;     /* absolute position of the token that row0 chooses */
-    float inv_t;      /* (float)(1.0 / temperature); 0: greedy */
-    float top_p;      /* 1: off */
-    float z_least;    /* dk_logf(min_p); -inf: off */
-    uint32_t top_k;   /* 0: off */
+    uint32_t key[2]; /* noise_key() of the seed */
+    uint64_t pos;    /* absolute position of the token that row0 chooses */
+    float inv_t;     /* (float)(1.0 / temperature); 0: greedy */
+    float top_p;     /* 1: off */
+    float z_least;   /* dk_logf(min_p); -inf: off */
+    uint32_t top_k;  /* 0: off */
     uint32_t process; /* entries, penalties or a mask are to be applied */
     uint32_t n_output, min_tokens;
     uint32_t entries, n_entries; /* in the array of entries */
@@ -386,6 +386,34 @@ struct dcu_next {
 };
 int dcu_next(dcu_stream s, const struct dcu_next *p);
 
+/*
+ * What rounds end with, out of the picks of all their passes: the tokens of the first pass that repeats those of
+ * an earlier one, else of the last.
+ */
+struct dcu_span {
+    uint32_t first, n; /* picks of one round */
+};
+struct dcu_settle {
+    uint32_t n_spans, n_passes;
+    const struct dcu_span *spans;     /* [n_spans] */
+    const struct dcu_picked *history; /* [n_passes][ldh] */
+    size_t ldh;
+    uint32_t *tokens; /* by pick */
+};
+int dcu_settle(dcu_stream s, const struct dcu_settle *p);
+/* ... and into the rows and nodes of a target's batch. */
+struct dcu_feed_to {
+    uint32_t pick, row, node;
+};
+struct dcu_verify {
+    uint32_t n;
+    const struct dcu_feed_to *feeds; /* [n] */
+    const uint32_t *tokens;          /* by pick */
+    struct dcu_row *rows;
+    struct dcu_node *nodes;
+};
+int dcu_verify(dcu_stream s, const struct dcu_verify *p);
+
 /* Launchers and their arguments' types, for tables of them: X(name, (types)). */
 #define DCU_LAUNCHERS(X)                                                                           \
     X(embed,                                                                                       \
@@ -414,7 +442,9 @@ int dcu_next(dcu_stream s, const struct dcu_next *p);
     X(sample, (dcu_stream, const struct dcu_sample *))                                             \
     X(walk, (dcu_stream, const struct dcu_walk *))                                                 \
     X(draft, (dcu_stream, const struct dcu_draft *))                                               \
-    X(next, (dcu_stream, const struct dcu_next *))
+    X(next, (dcu_stream, const struct dcu_next *))                                                 \
+    X(settle, (dcu_stream, const struct dcu_settle *))                                             \
+    X(verify, (dcu_stream, const struct dcu_verify *))
 
 #ifdef __cplusplus
 }

@@ -567,6 +567,63 @@ START_TEST(next_rows)
 }
 END_TEST
 
+/* Rounds of 1 to 63 drafts that repeat the pass before, one long before, or none; and where they are verified. */
+START_TEST(settles)
+{
+    enum { LD = 200, PASSES = 8, SPANS = 6 };
+    static const struct dcu_span spans[SPANS] = {{0, 7},   {7, 63},   {70, 1},
+                                                 {71, 33}, {104, 32}, {136, 5}};
+    static const uint32_t repeats[SPANS][2] = {{1, 0}, {5, 2}, {7, 6}, {0, 0}, {7, 0}, {3, 2}};
+    static struct dcu_picked history[PASSES][LD];
+    struct rng r = {43};
+    uint32_t want[LD], got[LD];
+    memset(want, 0xa5, sizeof(want));
+    for (uint32_t p = 0; p < PASSES; p++)
+        for (uint32_t k = 0; k < LD; k++)
+            history[p][k] = (struct dcu_picked){.token = p * 1000 + rng_below(&r, 1000)};
+    const uint32_t n_passes = _i ? PASSES : 1;
+    for (uint32_t b = 0; b < SPANS; b++) {
+        const struct dcu_span s = spans[b];
+        const uint32_t p = repeats[b][0], q = repeats[b][1];
+        for (uint32_t k = 0; k < s.n; k++) {
+            history[p][s.first + k].token = history[q][s.first + k].token;
+            if (p > q + 2) /* all but the last draft: no repetition */
+                history[p - 1][s.first + k].token = history[q][s.first + k].token + (k + 1 == s.n);
+        }
+        for (uint32_t k = 0; k < s.n; k++)
+            want[s.first + k] = history[_i == 0 ? 0 : p ? p : PASSES - 1][s.first + k].token;
+    }
+    struct dcu_settle p = {.n_spans = SPANS,
+                           .n_passes = n_passes,
+                           .spans = dev_of(spans, sizeof(spans)),
+                           .history = dev_of(history, sizeof(history)),
+                           .ldh = LD,
+                           .tokens = dev_of(want, sizeof(want))};
+    dev_put(p.tokens, memset(got, 0xa5, sizeof(got)), sizeof(got));
+    dev_ok(dev->settle(dev_s, &p));
+    dev_get(got, p.tokens, sizeof(got));
+    ck_assert_mem_eq(got, want, sizeof(got));
+
+    struct dcu_feed_to feeds[140];
+    struct dcu_row rows[150] = {{0}}, rows_got[150];
+    struct dcu_node nodes[145] = {{0}}, nodes_got[145];
+    for (uint32_t i = 0; i < 140; i++)
+        feeds[i] = (struct dcu_feed_to){.pick = i * 53 % 141, .row = 149 - i, .node = i + 3};
+    struct dcu_verify v = {.n = 140,
+                           .feeds = dev_of(feeds, sizeof(feeds)),
+                           .tokens = p.tokens,
+                           .rows = dev_of(rows, sizeof(rows)),
+                           .nodes = dev_of(nodes, sizeof(nodes))};
+    dev_ok(dev->verify(dev_s, &v));
+    dev_get(rows_got, v.rows, sizeof(rows_got));
+    dev_get(nodes_got, v.nodes, sizeof(nodes_got));
+    for (uint32_t i = 0; i < 140; i++)
+        rows[149 - i].token = nodes[i + 3].token = want[i * 53 % 141];
+    ck_assert_mem_eq(rows_got, rows, sizeof(rows));
+    ck_assert_mem_eq(nodes_got, nodes, sizeof(nodes));
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("cuda-kernels-sample");
@@ -579,5 +636,6 @@ int main(void)
     tcase_add_test(c, walks);
     tcase_add_loop_test(c, drafts, 0, 2);
     tcase_add_loop_test(c, next_rows, 0, 2);
+    tcase_add_loop_test(c, settles, 0, 2);
     return test_main(s);
 }
