@@ -57,6 +57,13 @@ struct fwd_choice {
     uint32_t token, n_lp;
     struct token_logprob lp[1 + SAMPLING_MAX_LOGPROBS];
 };
+/* The rows of a draw where the tokens of its path are chosen, as engine/round.c finds them: from the first
+ * row on to the row that fed what was chosen, until there is none, the token ends the output, or the choice
+ * has a fault (and is not of the path). */
+#define FWD_MAX_PATH 64u
+struct fwd_path {
+    uint32_t n, row[FWD_MAX_PATH]; /* counted from row0 */
+};
 /* Rows of one request that the backend chooses tokens for, each as if the path to it had been
  * committed.  They stand next to each other and have no logits. */
 struct fwd_draw {
@@ -65,6 +72,9 @@ struct fwd_draw {
     uint32_t row0, n_rows;         /* of the batch */
     const int16_t *parent;         /* row i + 1 follows row parent[i] + 1; NULL: row i */
     struct fwd_choice *ret;        /* [n_rows] */
+    /* Not NULL, with parents, see backend.walks: where the path goes, n 0 being nowhere, and then K and V
+     * of its i-th row lie in the slot of row0 + i. */
+    struct fwd_path *path;
 };
 /* A row of a drafter's block, and what is drafted there (engine/drafter_pick.c).  It has no logits. */
 struct fwd_pick {
@@ -79,6 +89,15 @@ struct fwd_pick {
     uint32_t *top;
     float *logp;
 };
+/* A row of a drafter's batch that runs more than once, from the second pass on. */
+struct fwd_next {
+    uint32_t pick; /* of the pass before: its token is fed; UINT32_MAX: the row's own */
+    uint32_t n_vis, window_vis; /* of path and window_paths, at most what they are in the first */
+};
+/* Picks of one round, of a batch whose results are taken later. */
+struct fwd_span {
+    uint32_t first, n;
+};
 struct fwd_batch {
     uint32_t n_rows;
     const struct fwd_row *rows;
@@ -86,6 +105,18 @@ struct fwd_batch {
     uint32_t n_draws;
     struct fwd_pick *picks; /* rows ascending; of a drafter, see backend.picks */
     uint32_t n_picks;
+    /* Of a drafter, see backend.passes: how often it runs, 0 being once.  Then rows have no logits and no
+     * taps, and picks has room for n_passes * n_picks: the first pass's say what is wanted of each, the
+     * results stand pass by pass. */
+    uint32_t n_passes;
+    const struct fwd_next *next; /* [n_rows] */
+    /* Of a drafter, see backend.collect: its rounds; NULL: the results are there when forward() returns. */
+    const struct fwd_span *spans;
+    uint32_t n_spans;
+    /* Of a target, [n_rows]: the pick of its drafter's last batch, which had spans, whose token a row is fed:
+     * that of the first pass that repeats an earlier one in its round, else of the last.  UINT32_MAX: the
+     * row's own.  NULL: all rows have theirs. */
+    const uint32_t *feed;
     /* A drafter's layers with a sliding window: what each row sees there; NULL without such layers. */
     const struct dk_attn_row *window_paths;
     const uint32_t *tap_layers; /* residual stream after these layers, ascending */
@@ -114,7 +145,10 @@ struct backend {
     const char *name; /* "cpu", "cuda" */
     /* Sum of sampler_n_changed() of a batch's draws, at most; 0: forward() takes no draws. */
     uint32_t draw_changes;
+    bool walks; /* forward() walks draws that want it, and moves K and V */
     bool picks; /* forward() of a drafter takes picks */
+    bool
+        passes; /* ... and runs a batch several times, each pass fed with the picks of the one before */
     /* Bytes needed before anything is allocated. */
     int (*plan)(const struct model_file *f, const struct backend_options *o,
                 struct backend_memory *ret, struct error *err);
@@ -137,6 +171,13 @@ struct backend {
     int (*plan_drafter)(const struct model_file *target, const struct model_file *f,
                         const struct backend_options *o, enum backend_dtype dtype,
                         struct backend_memory *ret, struct error *err);
+    /*
+     * Results of forward() of a batch with spans, which nobody has waited for, the tokens by pick that
+     * rows of the target are fed with, and the time that it took on the device; behind a forward() of the
+     * target.  NULL: no batch has spans.
+     */
+    int (*collect)(struct backend_model *drafter, uint32_t *ret_tokens, uint64_t *ret_ns,
+                   struct error *err);
     /*
      * Room for the taps of backend_options.tap_rows rows, n_taps * hidden floats each, in the memory
      * where forward() of the target and inject() of the drafter work: rows that point there stay

@@ -2,7 +2,7 @@
 /* The CUDA backend's table of functions and its small members. */
 #include "engine/backend_cuda.h"
 
-static struct cuda_model *owner_of_stream(struct cuda_model *m)
+struct cuda_model *cuda_owner(struct cuda_model *m)
 {
     return m->target ? m->target : m;
 }
@@ -10,13 +10,13 @@ static struct cuda_model *owner_of_stream(struct cuda_model *m)
 int cuda_wait(struct cuda_model *m, const char *what, struct error *err)
 {
     CUDA_DO(m, err, what, m->api->stream_wait(m->stream));
-    owner_of_stream(m)->waits++;
+    cuda_owner(m)->waits++;
     return 0;
 }
 
 int cuda_take_later(struct cuda_model *m, struct error *err)
 {
-    const struct cuda_model *o = owner_of_stream(m);
+    const struct cuda_model *o = cuda_owner(m);
     int r = o->waits < m->later_free ? cuda_wait(m, "earlier work", err) : 0;
     if (r < 0)
         return r;
@@ -91,13 +91,16 @@ static void cuda_parallel(struct backend_model *m, void (*fn)(void *arg, const s
 const struct backend backend_cuda = {
     .name = "cuda",
     .draw_changes = CUDA_DRAW_CHANGES,
+    .walks = true,
     .picks = true,
+    .passes = true,
     .plan = cuda_plan,
     .load = cuda_load,
     .free = cuda_free,
     .forward = cuda_forward,
     .load_drafter = cuda_load_drafter,
     .plan_drafter = cuda_plan_drafter,
+    .collect = cuda_collect,
     .taps = cuda_taps,
     .inject = cuda_inject,
     .kv_copy = cuda_kv_copy,

@@ -4,9 +4,10 @@
  * three blocks (weights, KV, scratch), taken at load and given back with the model; pinned memory is
  * one.  Calls enqueue on the stream of the target.  Used by engine/backend_cuda*.c only.
  *
- * A batch is waited for, since its results are wanted.  Moves of K and V, and features of taps that are on the
- * device, are not: what they send lies in a pinned area of its own, which is waited for when it is wanted again and
- * nothing else has been waited for since.
+ * A batch is waited for, since its results are wanted; a drafter's passes that are run at once, all together; and
+ * those that the target is fed with, together with the target's batch.  Moves of K and V, and features of taps that
+ * are on the device, are not: what they send lies in a pinned area of its own, which is waited for when it is wanted
+ * again and nothing else has been waited for since.
  */
 #pragma once
 
@@ -26,6 +27,7 @@
 #define CUDA_TAP_LAYERS     8u         /* whose taps come to the host together */
 
 #define CUDA_DRAW_CHANGES   65536u          /* entries of the samplers of a batch */
+#define CUDA_DRAW_STOPS     1024u           /* ids that end outputs, of the draws that are walked */
 #define CUDA_GRAPHS         32u             /* of a model */
 #define CUDA_GRAPH_ROWS     CUDA_LOGIT_ROWS /* more rows: launches cost nothing beside the work */
 #define CUDA_GRAPH_CONTEXT  512u            /* the smallest bucket of positions */
@@ -60,6 +62,9 @@ struct cuda_batch {
 struct cuda_draws {
     struct dcu_node *nodes;       /* [max_rows] of rows with logits, in order */
     struct dcu_request *requests; /* [max_rows] */
+    uint32_t *slots;              /* [max_rows] of rows with logits, for the walk */
+    uint32_t *stops;              /* [CUDA_DRAW_STOPS] */
+    struct dcu_feed_to *feeds;    /* [max_rows] tokens that the drafter has left on the device */
     struct dcu_entry *entries;    /* [CUDA_DRAW_CHANGES] */
 };
 /* What comes back, [max_rows] each, by row with logits. */
@@ -67,15 +72,21 @@ struct cuda_drawn {
     struct dcu_choice *choices;
     uint32_t *n_logprobs;
     struct dcu_logprob *logprobs; /* [max_rows][SAMPLING_MAX_LOGPROBS] */
+    struct dcu_path *paths;       /* by draw */
 };
 
-/* A drafter's picks, [max_rows] each, by row with logits. */
+/* A drafter's picks, [max_rows] each, by row with logits.  The pinned results are those of all passes that
+ * are run at once, [DRAFT_MAX_PASSES][max_rows]; the device's, of the one that runs. */
 struct cuda_picks {
     struct dcu_pick *picks;
+    struct dcu_feed *feeds; /* by row of the batch, behind the picks: one copy */
+    struct dcu_span *spans; /* of a batch whose results are taken later, behind them */
     struct dcu_picked *picked;
-    struct dcu_logprob *top; /* [max_rows][DCU_MAX_TOP] */
-    uint32_t *of;            /* host: of the batch's picks, UINT32_MAX: none */
-    uint32_t *target_ids;    /* device: [draft_vocab], NULL: the same ids */
+    struct dcu_logprob *top;    /* ...[DCU_MAX_TOP] */
+    uint32_t *of;               /* host: of the batch's picks, UINT32_MAX: none */
+    uint32_t *target_ids;       /* device: [draft_vocab], NULL: the same ids */
+    struct dcu_picked *history; /* device: [DRAFT_MAX_PASSES][max_rows], of such a batch */
+    uint32_t *tokens;           /* what its rounds end with */
 };
 
 /* Activations, [max_rows][ld] each; ld in floats. */
@@ -123,9 +134,9 @@ struct cuda_kept {
 struct cuda_shape {
     uint32_t kind; /* enum cuda_kind */
     uint32_t rows, live, head, tapped;
-    uint32_t windowed, max_vis; /* the bucket */
-    uint32_t kept;              /* taps come from, or go to, cuda_kept */
-    uint32_t draws, picks;      /* those of cuda_rows */
+    uint32_t windowed, max_vis;   /* the bucket */
+    uint32_t kept;                /* taps come from, or go to, cuda_kept */
+    uint32_t draws, walks, picks; /* those of cuda_rows */
     uint32_t n_taps, tap_layers[CUDA_TAP_LAYERS];
 };
 enum cuda_kind { CUDA_FORWARD, CUDA_INJECT, CUDA_INJECT_FUSED };
@@ -140,6 +151,29 @@ struct cuda_graphs {
     uint64_t clock;
     unsigned failures;
     bool on;
+};
+
+/* The rows of a call in the pinned area. */
+struct cuda_rows {
+    uint32_t n, n_live, n_head, n_tap, n_words;
+    uint32_t n_logits; /* of n_head: those that the host wants */
+    uint32_t max_vis;  /* longest path */
+    unsigned draws;    /* what kernels the draws need, DCU_SAMPLE_..., or CUDA_DRAWS; 0: no draws */
+    uint32_t walks;    /* draws, where any of them is walked; else 0 */
+    uint32_t n_stops;  /* of them */
+    bool windowed, kept;
+    bool picks;        /* some rows are a drafter's picks */
+    uint32_t n_passes; /* of a drafter, at least 1 */
+    uint32_t n_fed;    /* of a target: rows whose tokens the drafter has left on the device */
+    bool held;         /* of a drafter: nobody waits */
+};
+
+/* A drafter's batch whose results wait for collect(). */
+struct cuda_held {
+    bool any;
+    struct fwd_batch b;
+    struct cuda_rows c;
+    uint64_t waits; /* of the stream's owner when it was enqueued */
 };
 
 struct cuda_model {
@@ -175,6 +209,9 @@ struct cuda_model {
     uint64_t waits;        /* for it; of a target */
     uint64_t later_free;   /* from so many waits on nothing reads p.later */
     dcu_event staged[2];
+    dcu_event passes[2]; /* of a drafter: around the batch that is held */
+    struct cuda_held held;
+    const uint32_t *drafted; /* of a target: its drafter's picks.tokens */
     struct cuda_graphs graphs;
 
     struct backend_memory mem;
@@ -200,6 +237,8 @@ static inline const struct cuda_model *cuda_const(const struct backend_model *m)
 
 /* ---- backend_cuda.c ------------------------------------------------------------------------------- */
 
+/* Whose stream it is, and who counts the waits for it. */
+struct cuda_model *cuda_owner(struct cuda_model *m);
 /* For all that the stream has been given. */
 int cuda_wait(struct cuda_model *m, const char *what, struct error *err);
 /* Takes p.later: nothing reads it any more. */
@@ -249,15 +288,6 @@ int cuda_scratch_layout(const struct model_config *c, const struct backend_optio
 
 /* ---- backend_cuda_batch.c -------------------------------------------------------------------------- */
 
-/* The rows of a call in the pinned area. */
-struct cuda_rows {
-    uint32_t n, n_live, n_head, n_tap, n_words;
-    uint32_t n_logits; /* of n_head: those that the host wants */
-    uint32_t max_vis;  /* longest path */
-    unsigned draws;    /* what kernels the draws need, DCU_SAMPLE_..., or CUDA_DRAWS; 0: no draws */
-    bool windowed, kept;
-    bool picks; /* some rows are a drafter's picks */
-};
 #define CUDA_DRAWS 8u
 int cuda_batch_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda_rows *ret,
                     struct error *err);
@@ -274,13 +304,21 @@ bool cuda_drawn_row(const struct fwd_batch *b, uint32_t r, uint32_t *k);
 /* The draws of a batch whose rows are in the pinned area; c->draws. */
 int cuda_draws_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda_rows *c,
                     struct error *err);
-int cuda_draws_send(struct cuda_model *m, const struct fwd_batch *b, struct error *err);
+int cuda_draws_send(struct cuda_model *m, const struct fwd_batch *b, const struct cuda_rows *c,
+                    struct error *err);
+/* Rows that are fed with drafts on the device: which, and, once all was sent, the launch for it. */
+int cuda_feeds_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda_rows *c,
+                    struct error *err);
+int cuda_feeds_take(struct cuda_model *m, const struct cuda_rows *c, struct error *err);
 /* Launches for logits of n rows, the first of them being row i of those with logits. */
 int cuda_draws_sample(struct cuda_model *m, const struct cuda_rows *c, uint32_t i, uint32_t n,
                       struct error *err);
+/* Behind the last of them: the paths, and K and V to where they belong. */
+int cuda_draws_walk(struct cuda_model *m, const struct cuda_rows *c, struct error *err);
 /* Copies of their results to the pinned area. */
 int cuda_draws_fetch(struct cuda_model *m, const struct cuda_rows *c, uint32_t i, uint32_t n,
                      struct error *err);
+int cuda_draws_fetch_paths(struct cuda_model *m, const struct cuda_rows *c, struct error *err);
 /* To whom they belong, once all are there. */
 void cuda_draws_deliver(const struct cuda_model *m, const struct fwd_batch *b,
                         const struct cuda_rows *c);
@@ -291,10 +329,19 @@ void cuda_draws_deliver(const struct cuda_model *m, const struct fwd_batch *b,
 bool cuda_picked_row(const struct fwd_batch *b, uint32_t r, uint32_t *k);
 int cuda_picks_fill(struct cuda_model *m, const struct fwd_batch *b, const struct cuda_rows *c,
                     struct error *err);
-int cuda_picks_send(struct cuda_model *m, const struct cuda_rows *c, struct error *err);
+int cuda_picks_send(struct cuda_model *m, const struct fwd_batch *b, const struct cuda_rows *c,
+                    struct error *err);
 /* As cuda_draws_sample, cuda_draws_fetch and cuda_draws_deliver. */
 int cuda_picks_choose(struct cuda_model *m, uint32_t i, uint32_t n, struct error *err);
-int cuda_picks_fetch(struct cuda_model *m, uint32_t i, uint32_t n, struct error *err);
+/* The rows that the next pass begins with. */
+int cuda_picks_next(struct cuda_model *m, const struct cuda_rows *c, struct error *err);
+/* Behind a pass of a batch that is held, and behind the last one. */
+int cuda_picks_keep(struct cuda_model *m, const struct cuda_rows *c, uint32_t pass,
+                    struct error *err);
+int cuda_picks_settle(struct cuda_model *m, const struct fwd_batch *b, const struct cuda_rows *c,
+                      struct error *err);
+int cuda_picks_fetch(struct cuda_model *m, uint32_t pass, uint32_t i, uint32_t n,
+                     struct error *err);
 void cuda_picks_deliver(const struct cuda_model *m, const struct fwd_batch *b,
                         const struct cuda_rows *c);
 /* A drafter's ids to the device, once. */
@@ -315,5 +362,7 @@ int cuda_graph_run(struct cuda_model *m, const struct cuda_shape *shape, cuda_en
 /* ---- backend_cuda_forward.c ------------------------------------------------------------------------ */
 
 int cuda_forward(struct backend_model *m, const struct fwd_batch *b, struct error *err);
+int cuda_collect(struct backend_model *drafter, uint32_t *ret_tokens, uint64_t *ret_ns,
+                 struct error *err);
 int cuda_inject(struct backend_model *drafter, const struct ctx_row *rows, uint32_t n,
                 struct error *err);

@@ -2,8 +2,9 @@
 /*
  * Choices on the device: the states of the samplers of a batch, as the kernels of kernels/cuda/sample.cu
  * read them, and what comes back: a token for each row, log-probabilities where somebody wants any.  Every
- * row of a tree is sampled as if its path had been committed, so the walk is left to the host, which has
- * all choices with one wait.
+ * row of a tree is sampled as if its path had been committed, so the walk only reads them: the host does it
+ * with all choices after one wait, and the device (kernels/cuda/walk.cu) before that wait, to move K and V of a
+ * tree's path.
  */
 #include <math.h>
 #include <string.h>
@@ -11,6 +12,8 @@
 #include "engine/backend_cuda.h"
 #include "engine/noise.h"
 #include "engine/sampler_internal.h"
+
+_Static_assert(FWD_MAX_PATH == DCU_MAX_DEPTH, "paths of a draw");
 
 bool cuda_drawn_row(const struct fwd_batch *b, uint32_t r, uint32_t *k)
 {
@@ -79,6 +82,27 @@ static unsigned kernels_for(const struct dcu_request *q)
     return f;
 }
 
+/* What the walk of draw k needs beside choices and nodes; without room for its stop ids there is none. */
+static void put_walk(struct cuda_model *m, const struct fwd_batch *b, uint32_t k,
+                     struct cuda_rows *c)
+{
+    struct cuda_draws *h = &m->p.draws;
+    const struct fwd_draw *d = &b->draws[k];
+    struct dcu_request *q = &h->requests[k];
+    const size_t n = d->sampler ? d->sampler->n_stop_ids : 0;
+    if (!d->path || n > CUDA_DRAW_STOPS - c->n_stops)
+        return;
+    q->n_rows = d->n_rows;
+    q->stops = c->n_stops;
+    q->n_stops = (uint32_t)n;
+    if (n)
+        memcpy(h->stops + c->n_stops, d->sampler->stop_ids, n * sizeof(*h->stops));
+    c->n_stops += q->n_stops;
+    for (uint32_t i = 0; i < d->n_rows; i++)
+        h->slots[q->row0 + i] = b->rows[d->row0 + i].slot;
+    c->walks = b->n_draws;
+}
+
 int cuda_draws_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda_rows *c,
                     struct error *err)
 {
@@ -99,7 +123,6 @@ int cuda_draws_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda
                        CUDA_DRAW_CHANGES);
         struct dcu_request q = request_of(s, b->draws[at].pos);
         q.row0 = i;
-        q.n_rows = b->draws[at].n_rows;
         q.entries = entries;
         q.n_entries = (uint32_t)n;
         if (n)
@@ -108,18 +131,56 @@ int cuda_draws_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda
         h->requests[at] = q;
         c->draws |= kernels_for(&q);
     }
-    for (uint32_t k = 0; k < b->n_draws; k++)
+    for (uint32_t k = 0; k < b->n_draws; k++) {
         put_nodes(b, k, h->nodes + h->requests[k].row0);
+        put_walk(m, b, k, c);
+    }
     return 0;
 }
 
-int cuda_draws_send(struct cuda_model *m, const struct fwd_batch *b, struct error *err)
+/* Rows that nobody samples have nodes as well, which nobody reads. */
+int cuda_feeds_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda_rows *c,
+                    struct error *err)
+{
+    const struct cuda_batch *rows = &m->p.batch;
+    uint32_t fed = 0;
+    if (!m->drafted)
+        return ERR(err, INTERNAL, "rows of drafts without a drafter");
+    for (uint32_t i = 0; i < c->n_head; i++) {
+        const uint32_t r = rows->live_index[rows->head_index[i]];
+        if (b->feed[r] != UINT32_MAX)
+            m->p.draws.feeds[c->n_fed++] = (struct dcu_feed_to){b->feed[r], r, i};
+    }
+    for (uint32_t r = 0; r < c->n; r++)
+        fed += b->feed[r] != UINT32_MAX;
+    return fed == c->n_fed ? 0 : ERR(err, INTERNAL, "a draft's row where no token is chosen");
+}
+
+int cuda_feeds_take(struct cuda_model *m, const struct cuda_rows *c, struct error *err)
+{
+    const struct cuda_scratch *t = &m->s;
+    const struct dcu_verify p = {.n = c->n_fed,
+                                 .feeds = t->draws.feeds,
+                                 .tokens = m->drafted,
+                                 .rows = t->batch.rows,
+                                 .nodes = t->draws.nodes};
+    CUDA_DO(m, err, "drafts to verify", m->api->verify(m->stream, &p));
+    return 0;
+}
+
+int cuda_draws_send(struct cuda_model *m, const struct fwd_batch *b, const struct cuda_rows *c,
+                    struct error *err)
 {
     const struct cuda_draws *h = &m->p.draws;
-    const struct dcu_request *last = &h->requests[b->n_draws - 1];
-    const uint32_t entries = last->entries + last->n_entries;
-    const char *end =
-        entries ? (const char *)(h->entries + entries) : (const char *)(h->requests + b->n_draws);
+    const struct dcu_request *last = b->n_draws ? &h->requests[b->n_draws - 1] : NULL;
+    const uint32_t entries = last ? last->entries + last->n_entries : 0;
+    const char *end = (const char *)(h->requests + b->n_draws);
+    if (entries)
+        end = (const char *)(h->entries + entries);
+    else if (c->n_fed)
+        end = (const char *)(h->feeds + c->n_fed);
+    else if (c->walks)
+        end = (const char *)(h->stops + c->n_stops);
     CUDA_DO(m, err, "sending draws",
             m->api->copy_in(m->stream, m->s.draws.nodes, h->nodes,
                             (size_t)(end - (const char *)h->nodes)));
@@ -148,6 +209,27 @@ int cuda_draws_sample(struct cuda_model *m, const struct cuda_rows *c, uint32_t 
     return 0;
 }
 
+int cuda_draws_walk(struct cuda_model *m, const struct cuda_rows *c, struct error *err)
+{
+    const struct cuda_scratch *t = &m->s;
+    const struct cuda_batch *d = &t->batch;
+    const struct dcu_walk p = {.n_requests = c->walks,
+                               .requests = t->draws.requests,
+                               .nodes = t->draws.nodes,
+                               .choices = t->drawn.choices,
+                               .words = t->draws.stops,
+                               .slots = t->draws.slots,
+                               .paths = t->drawn.paths,
+                               .from = d->from,
+                               .to = d->to,
+                               .n_pairs = d->n_pairs};
+    CUDA_DO(m, err, "the walk", m->api->walk(m->stream, &p));
+    CUDA_DO(m, err, "moving K and V",
+            m->api->kv_copy(m->stream, m->device_layers, m->cfg.n_layers, m->cfg.n_kv_heads,
+                            m->opt.kv_type, d->from, d->to, d->n_pairs, c->n_head));
+    return 0;
+}
+
 /* ---- what comes back --------------------------------------------------------------------------------- */
 
 int cuda_draws_fetch(struct cuda_model *m, const struct cuda_rows *c, uint32_t i, uint32_t n,
@@ -166,6 +248,14 @@ int cuda_draws_fetch(struct cuda_model *m, const struct cuda_rows *c, uint32_t i
             m->api->copy_out(m->stream, h->logprobs + (size_t)i * top,
                              d->logprobs + (size_t)i * top,
                              (size_t)n * top * sizeof(*h->logprobs)));
+    return 0;
+}
+
+int cuda_draws_fetch_paths(struct cuda_model *m, const struct cuda_rows *c, struct error *err)
+{
+    CUDA_DO(m, err, "paths",
+            m->api->copy_out(m->stream, m->p.drawn.paths, m->s.drawn.paths,
+                             c->walks * sizeof(*m->p.drawn.paths)));
     return 0;
 }
 
@@ -193,5 +283,13 @@ void cuda_draws_deliver(const struct cuda_model *m, const struct fwd_batch *b,
             continue;
         const struct dcu_request *q = &m->p.draws.requests[k];
         b->draws[k].ret[i - q->row0] = choice_of(&m->p.drawn, i, q->n_logprobs >= 0);
+    }
+    for (uint32_t k = 0; k < b->n_draws; k++) {
+        struct fwd_path *to = b->draws[k].path;
+        const struct dcu_path *from = &m->p.drawn.paths[k];
+        if (!to)
+            continue;
+        to->n = c->walks ? from->n_choices : 0;
+        memcpy(to->row, from->row, to->n * sizeof(*to->row));
     }
 }

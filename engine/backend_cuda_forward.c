@@ -2,7 +2,7 @@
 /*
  * One batch through a model on the device: one copy in, the kernels of kernels/cuda in the order of
  * backend_cpu_forward.c (launched or replayed, backend_cuda_graph.c), copies of what was asked for, one
- * wait.  The kernels compute each row from that row alone (cuda_kernels.h), so no division into launches
+ * wait; a drafter's passes that are run at once, one behind another before that wait.  The kernels compute each row from that row alone (cuda_kernels.h), so no division into launches
  * changes bits.
  */
 #include <string.h>
@@ -305,6 +305,8 @@ static int head(const struct run *f, uint32_t i, uint32_t n)
         r = cuda_products(m, &mm, 1, n, f->err);
     if (r == 0 && f->c.draws)
         r = cuda_draws_sample(m, &f->c, i, n, f->err);
+    if (r == 0 && f->c.walks && i + n == f->c.n_head)
+        r = cuda_draws_walk(m, &f->c, f->err);
     return r == 0 && f->c.picks ? cuda_picks_choose(m, i, n, f->err) : r;
 }
 
@@ -349,38 +351,39 @@ static int copy_logits(const struct run *f, uint32_t i, uint32_t n)
     return 0;
 }
 
-/* What was asked for, to the host: one wait, and one more for each further piece of logits. */
-static int fetch(const struct run *f)
+/*
+ * What was asked for, to the host: one wait, and where logits come, one for each piece of them, since the next
+ * piece takes their place.  Behind a pass that others follow, none.
+ */
+static int fetch(const struct run *f, uint32_t pass)
 {
     struct cuda_model *m = f->m;
     const uint32_t taps = f->c.n_tap && !f->c.kept ? f->b->n_taps : 0, first = last_taps(f);
     int r = taps ? copy_taps(f, taps - first) : 0;
     uint32_t i = 0, n = head_rows(f, 0);
     while (r == 0) {
+        const bool end = i + n == f->c.n_head;
         r = copy_logits(f, i, n);
         if (r == 0 && f->c.draws)
             r = cuda_draws_fetch(m, &f->c, i, n, f->err);
+        if (r == 0 && f->c.walks && end)
+            r = cuda_draws_fetch_paths(m, &f->c, f->err);
         if (r == 0 && f->c.picks)
-            r = cuda_picks_fetch(m, i, n, f->err);
-        if (r < 0)
-            return r;
+            r = cuda_picks_fetch(m, pass, i, n, f->err);
         /* Without logits and taps, too: the pinned rows are written again by the next call. */
-        r = cuda_wait(m, "a batch", f->err);
-        if (r < 0)
-            return r;
-        if (i == 0 && taps)
-            deliver_taps(f, first, taps);
-        deliver_logits(f, i, n);
+        if (r == 0 && !f->c.held && (f->c.n_logits || (end && pass + 1 == f->c.n_passes))) {
+            r = cuda_wait(m, "a batch", f->err);
+            if (r == 0)
+                deliver_logits(f, i, n);
+        }
+        if (r < 0 || end)
+            break;
         i += n;
         n = head_rows(f, i);
-        if (n == 0)
-            break;
         r = head(f, i, n);
     }
-    if (r == 0 && f->c.draws)
-        cuda_draws_deliver(m, f->b, &f->c);
-    if (r == 0 && f->c.picks)
-        cuda_picks_deliver(m, f->b, &f->c);
+    if (r == 0 && taps)
+        deliver_taps(f, first, taps);
     return r;
 }
 
@@ -422,11 +425,51 @@ static bool shape_of(const struct run *f, struct cuda_shape *ret)
                                .max_vis = f->c.max_vis,
                                .kept = f->c.kept,
                                .draws = f->c.draws,
+                               .walks = f->c.walks,
                                .picks = f->c.picks,
                                .n_taps = n_taps};
     for (uint32_t t = 0; t < n_taps; t++)
         ret->tap_layers[t] = f->b->tap_layers[t];
     return true;
+}
+
+/* Rows and wishes of a batch, into the device's arrays. */
+static int send(struct run *f, struct error *err)
+{
+    struct cuda_model *m = f->m;
+    int r = cuda_batch_fill(m, f->b, &f->c, err);
+    if (r == 0)
+        r = cuda_batch_send(m, &m->p.batch, f->c.n_words, err);
+    if (r == 0 && (f->c.draws || f->c.n_fed))
+        r = cuda_draws_send(m, f->b, &f->c, err);
+    if (r == 0 && f->c.n_fed)
+        r = cuda_feeds_take(m, &f->c, err);
+    return r == 0 && f->c.picks ? cuda_picks_send(m, f->b, &f->c, err) : r;
+}
+
+/* One pass and what comes back of it. */
+static int run_pass(struct run *f, const struct cuda_shape *shape, uint32_t pass, struct error *err)
+{
+    struct cuda_model *m = f->m;
+    int r = pass ? cuda_picks_next(m, &f->c, err) : 0;
+    if (r == 0)
+        r = cuda_graph_run(m, shape, enqueue_forward, f, err);
+    f->err = err;
+    if (r == 0)
+        r = fetch(f, pass);
+    return r == 0 && f->c.held ? cuda_picks_keep(m, &f->c, pass, err) : r;
+}
+
+/* Passes that nobody waits for: their results come with the target's. */
+static int hold(struct run *f, struct error *err)
+{
+    struct cuda_model *m = f->m;
+    int r = cuda_picks_settle(m, f->b, &f->c, err);
+    if (r < 0)
+        return r;
+    CUDA_DO(m, err, "a drafter's time", m->api->event_record(m->passes[1], m->stream));
+    m->held = (struct cuda_held){.any = true, .b = *f->b, .c = f->c, .waits = cuda_owner(m)->waits};
+    return 0;
 }
 
 int cuda_forward(struct backend_model *model, const struct fwd_batch *b, struct error *err)
@@ -439,20 +482,48 @@ int cuda_forward(struct backend_model *model, const struct fwd_batch *b, struct 
     if (b->n_rows > m->opt.max_rows)
         return ERR(err, LIMIT, "a batch of %u rows: at most %u fit", b->n_rows, m->opt.max_rows);
     CUDA_DO(m, err, "the device", m->api->device_use(m->opt.device));
-    int r = cuda_batch_fill(m, b, &f.c, err);
+    int r = m->held.any ? cuda_wait(m, "drafts that nobody took", err) : 0;
+    m->held.any = false;
     if (r == 0)
-        r = cuda_batch_send(m, &m->p.batch, f.c.n_words, err);
-    if (r == 0 && f.c.draws)
-        r = cuda_draws_send(m, b, err);
-    if (r == 0 && f.c.picks)
-        r = cuda_picks_send(m, &f.c, err);
-    if (r < 0)
-        return r;
+        r = send(&f, err);
     if (b->n_rows <= CUDA_GRAPH_ROWS)
         f.c.max_vis = cuda_graph_bucket(f.c.max_vis, m->opt.max_context);
-    r = cuda_graph_run(m, shape_of(&f, &shape) ? &shape : NULL, enqueue_forward, &f, err);
-    f.err = err;
-    return r < 0 ? r : fetch(&f);
+    const struct cuda_shape *same = shape_of(&f, &shape) ? &shape : NULL;
+    if (r == 0 && f.c.held)
+        r = dcu_error(m->api, m->api->event_record(m->passes[0], m->stream), err,
+                      "a drafter's time");
+    for (uint32_t pass = 0; pass < f.c.n_passes && r == 0; pass++)
+        r = run_pass(&f, same, pass, err);
+    if (r == 0 && f.c.held)
+        r = hold(&f, err);
+    if (r < 0) { /* what was enqueued reads the pinned rows that the next call writes */
+        struct error same_cause = {0};
+        (void)cuda_wait(m, "a batch", &same_cause);
+        return r;
+    }
+    if (f.c.draws)
+        cuda_draws_deliver(m, b, &f.c);
+    if (f.c.picks && !f.c.held)
+        cuda_picks_deliver(m, b, &f.c);
+    return 0;
+}
+
+int cuda_collect(struct backend_model *drafter, uint32_t *ret_tokens, uint64_t *ret_ns,
+                 struct error *err)
+{
+    struct cuda_model *m = cuda_of(drafter);
+    float ms = 0;
+    if (!m->held.any)
+        return ERR(err, INTERNAL, "no drafts wait");
+    m->held.any = false;
+    int r = cuda_owner(m)->waits == m->held.waits ? cuda_wait(m, "a batch", err) : 0;
+    if (r < 0)
+        return r;
+    CUDA_DO(m, err, "a drafter's time", m->api->event_ms(m->passes[0], m->passes[1], &ms));
+    cuda_picks_deliver(m, &m->held.b, &m->held.c);
+    memcpy(ret_tokens, m->p.picks.tokens, m->held.c.n_head * sizeof(*ret_tokens));
+    *ret_ns = (uint64_t)((double)ms * 1e6);
+    return 0;
 }
 
 /* ---- features to K/V -------------------------------------------------------------------------------- */

@@ -11,6 +11,7 @@
 #include "engine/backend_cpu.h"
 #include "engine/backend_cuda.h"
 #include "engine/drafter_file.h"
+#include "engine/method.h"
 
 /* Bytes of K (= of V) of one layer. */
 static bool kv_layer_size(const struct model_config *c, const struct backend_options *o,
@@ -171,6 +172,10 @@ static void name_regions(struct cuda_model *m)
     if (m->cfg.drafter) {
         const struct cuda_picks *p = &s->picks;
         name(p->picks, rows * sizeof(*p->picks));
+        name(p->feeds, rows * sizeof(*p->feeds));
+        name(p->spans, rows * sizeof(*p->spans));
+        name(p->history, DRAFT_MAX_PASSES * rows * sizeof(*p->history));
+        name(p->tokens, rows * sizeof(*p->tokens));
         name(p->picked, rows * sizeof(*p->picked));
         name(p->top, rows * DCU_MAX_TOP * sizeof(*p->top));
         if (p->target_ids)
@@ -179,10 +184,14 @@ static void name_regions(struct cuda_model *m)
     }
     name(s->draws.nodes, rows * sizeof(*s->draws.nodes));
     name(s->draws.requests, rows * sizeof(*s->draws.requests));
+    name(s->draws.slots, rows * sizeof(*s->draws.slots));
+    name(s->draws.stops, CUDA_DRAW_STOPS * sizeof(*s->draws.stops));
+    name(s->draws.feeds, rows * sizeof(*s->draws.feeds));
     name(s->draws.entries, CUDA_DRAW_CHANGES * sizeof(*s->draws.entries));
     name(s->drawn.choices, rows * sizeof(*s->drawn.choices));
     name(s->drawn.n_logprobs, rows * sizeof(*s->drawn.n_logprobs));
     name(s->drawn.logprobs, rows * SAMPLING_MAX_LOGPROBS * sizeof(*s->drawn.logprobs));
+    name(s->drawn.paths, rows * sizeof(*s->drawn.paths));
 }
 
 static uint32_t d_taps(const struct model_config *c)
@@ -212,6 +221,8 @@ static int load_into(struct cuda_model *m, const struct model_tensor *head, unsi
         CUDA_DO(m, err, "a stream", a->stream_new(&m->stream));
     for (int i = 0; i < 2; i++)
         CUDA_DO(m, err, "an event", a->event_new(&m->staged[i], 0));
+    for (int i = 0; i < 2 && m->cfg.drafter; i++)
+        CUDA_DO(m, err, "an event", a->event_new(&m->passes[i], 1));
     r = take_memory(m, &z, err);
     if (r < 0)
         return r;
@@ -323,6 +334,7 @@ int cuda_load_drafter(struct backend_model *target, struct model_file *f, enum b
     if (!m->own_embed)
         m->embed = t->embed;
     t->kept = m->kept;
+    t->drafted = m->s.picks.tokens;
     *ret = (void *)m;
     return 0;
 }
@@ -336,6 +348,8 @@ void cuda_free(struct backend_model *model)
     (void)a->device_use(m->opt.device);
     if (m->target && m->target->kept.mem == m->kept.mem)
         m->target->kept = (struct cuda_kept){0};
+    if (m->target && m->target->drafted == m->s.picks.tokens)
+        m->target->drafted = NULL;
     if (m->stream) /* moves and features may be on their way */
         (void)a->stream_wait(m->stream);
     cuda_graphs_free(m);
@@ -344,6 +358,9 @@ void cuda_free(struct backend_model *model)
     for (int i = 0; i < 2; i++)
         if (m->staged[i])
             (void)a->event_free(m->staged[i]);
+    for (int i = 0; i < 2; i++)
+        if (m->passes[i])
+            (void)a->event_free(m->passes[i]);
     (void)a->blas_free(m->blas);
     (void)a->free(m->weights);
     (void)a->free(m->kv);

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A drafter's choices on the device (kernels/cuda/draft.cu, the twin of drafter_pick.c): for a row of a block
- * a token, its confidence and the best candidates come back, instead of the logits.
+ * a token, its confidence and the best candidates come back, instead of the logits.  Passes that are run at
+ * once: what is wanted and what the rows become goes there once, the rows of each further pass are written
+ * by a kernel out of the picks of the one before, and each pass's picks come back into a place of their own.
  */
 #include <string.h>
 
 #include "engine/backend_cuda.h"
 #include "engine/drafter_file.h"
+#include "engine/method.h"
 #include "engine/noise.h"
 #include "engine/proposal.h"
 
@@ -27,6 +30,27 @@ static struct dcu_pick pick_of(const struct fwd_pick *p)
     return q;
 }
 
+/* A further pass has nothing of the host's but this. */
+static int fill_feeds(struct cuda_model *m, const struct fwd_batch *b, const struct cuda_rows *c,
+                      struct error *err)
+{
+    struct dcu_feed *h = m->p.picks.feeds;
+    const struct cuda_batch *rows = &m->p.batch;
+    if (c->n_passes > DRAFT_MAX_PASSES || c->n_logits || c->n_tap)
+        return ERR(err, INTERNAL, "%u passes at once, or rows with logits or taps in them",
+                   c->n_passes);
+    for (uint32_t r = 0; r < c->n; r++)
+        h[r] = (struct dcu_feed){
+            .pick = UINT32_MAX, .n_vis = b->next[r].n_vis, .window_vis = b->next[r].window_vis};
+    for (uint32_t i = 0; i < c->n_head; i++) /* picks are numbered by row with logits there */
+        if (m->p.picks.of[i] != UINT32_MAX) {
+            const uint32_t r = rows->live_index[rows->head_index[i]];
+            if (b->next[r].pick != UINT32_MAX)
+                h[r].pick = i;
+        }
+    return 0;
+}
+
 int cuda_picks_fill(struct cuda_model *m, const struct fwd_batch *b, const struct cuda_rows *c,
                     struct error *err)
 {
@@ -40,14 +64,25 @@ int cuda_picks_fill(struct cuda_model *m, const struct fwd_batch *b, const struc
         h->of[i] = picked ? k : UINT32_MAX;
         h->picks[i] = picked ? pick_of(&b->picks[k]) : (struct dcu_pick){.inv_t = 0};
     }
-    return 0;
+    if (c->held && (c->n_head != b->n_picks || b->n_spans > m->opt.max_rows))
+        return ERR(err, INTERNAL, "results that wait are picks");
+    for (uint32_t i = 0; i < b->n_spans && c->held; i++)
+        h->spans[i] = (struct dcu_span){b->spans[i].first, b->spans[i].n};
+    return c->n_passes > 1 ? fill_feeds(m, b, c, err) : 0;
 }
 
-int cuda_picks_send(struct cuda_model *m, const struct cuda_rows *c, struct error *err)
+int cuda_picks_send(struct cuda_model *m, const struct fwd_batch *b, const struct cuda_rows *c,
+                    struct error *err)
 {
+    const struct cuda_picks *h = &m->p.picks;
+    const char *end = (const char *)(h->picks + c->n_head);
+    if (c->held)
+        end = (const char *)(h->spans + b->n_spans);
+    else if (c->n_passes > 1)
+        end = (const char *)(h->feeds + c->n);
     CUDA_DO(m, err, "sending picks",
-            m->api->copy_in(m->stream, m->s.picks.picks, m->p.picks.picks,
-                            c->n_head * sizeof(*m->p.picks.picks)));
+            m->api->copy_in(m->stream, m->s.picks.picks, h->picks,
+                            (size_t)(end - (const char *)h->picks)));
     return 0;
 }
 
@@ -68,43 +103,94 @@ int cuda_picks_choose(struct cuda_model *m, uint32_t i, uint32_t n, struct error
     return 0;
 }
 
-int cuda_picks_fetch(struct cuda_model *m, uint32_t i, uint32_t n, struct error *err)
+int cuda_picks_next(struct cuda_model *m, const struct cuda_rows *c, struct error *err)
+{
+    const struct cuda_batch *t = &m->s.batch;
+    const struct dcu_next p = {
+        .n_rows = c->n,
+        .n_live = c->n_live,
+        .feeds = m->s.picks.feeds,
+        .picked = m->s.picks.picked,
+        .rows = t->rows,
+        .live = t->live,
+        .window = {c->windowed ? t->window[0] : NULL, c->windowed ? t->window[1] : NULL},
+        .live_index = t->live_index};
+    CUDA_DO(m, err, "the next pass", m->api->next(m->stream, &p));
+    return 0;
+}
+
+int cuda_picks_keep(struct cuda_model *m, const struct cuda_rows *c, uint32_t pass,
+                    struct error *err)
+{
+    const struct cuda_picks *d = &m->s.picks;
+    CUDA_DO(m, err, "drafts",
+            m->api->copy(m->stream, d->history + (size_t)pass * m->opt.max_rows, d->picked,
+                         c->n_head * sizeof(*d->picked)));
+    return 0;
+}
+
+int cuda_picks_settle(struct cuda_model *m, const struct fwd_batch *b, const struct cuda_rows *c,
+                      struct error *err)
+{
+    const struct dcu_settle p = {.n_spans = b->n_spans,
+                                 .n_passes = c->n_passes,
+                                 .spans = m->s.picks.spans,
+                                 .history = m->s.picks.history,
+                                 .ldh = m->opt.max_rows,
+                                 .tokens = m->s.picks.tokens};
+    CUDA_DO(m, err, "what rounds end with", m->api->settle(m->stream, &p));
+    CUDA_DO(m, err, "what rounds end with",
+            m->api->copy_out(m->stream, m->p.picks.tokens, m->s.picks.tokens,
+                             c->n_head * sizeof(*m->p.picks.tokens)));
+    return 0;
+}
+
+/* Where the results of a pass are pinned. */
+static size_t place(const struct cuda_model *m, uint32_t pass, uint32_t i)
+{
+    return (size_t)pass * m->opt.max_rows + i;
+}
+
+int cuda_picks_fetch(struct cuda_model *m, uint32_t pass, uint32_t i, uint32_t n, struct error *err)
 {
     const struct cuda_picks *d = &m->s.picks, *h = &m->p.picks;
     CUDA_DO(m, err, "drafts",
-            m->api->copy_out(m->stream, h->picked + i, d->picked + i, n * sizeof(*h->picked)));
+            m->api->copy_out(m->stream, h->picked + place(m, pass, i), d->picked + i,
+                             n * sizeof(*h->picked)));
     uint32_t first = i, end = i;
     for (uint32_t j = i; j < i + n; j++)
         if (h->picks[j].n_top) {
             first = end == i ? j : first;
             end = j + 1;
         }
-    const size_t at = (size_t)first * DCU_MAX_TOP;
     if (end > first)
         CUDA_DO(m, err, "candidates",
-                m->api->copy_out(m->stream, h->top + at, d->top + at,
+                m->api->copy_out(m->stream, h->top + place(m, pass, first) * DCU_MAX_TOP,
+                                 d->top + (size_t)first * DCU_MAX_TOP,
                                  (size_t)(end - first) * DCU_MAX_TOP * sizeof(*h->top)));
     return 0;
+}
+
+static void deliver(const struct dcu_picked *d, const struct dcu_logprob *top, struct fwd_pick *p)
+{
+    p->token = d->token;
+    p->confidence = d->confidence; /* 0 of bad logits, which have no candidates either */
+    p->n = d->n;
+    for (uint32_t j = 0; j < d->n; j++) {
+        p->top[j] = top[j].token;
+        p->logp[j] = top[j].logprob;
+    }
 }
 
 void cuda_picks_deliver(const struct cuda_model *m, const struct fwd_batch *b,
                         const struct cuda_rows *c)
 {
     const struct cuda_picks *h = &m->p.picks;
-    for (uint32_t i = 0; i < c->n_head; i++) {
-        if (h->of[i] == UINT32_MAX)
-            continue;
-        const struct dcu_picked *d = &h->picked[i];
-        const struct dcu_logprob *top = h->top + (size_t)i * DCU_MAX_TOP;
-        struct fwd_pick *p = &b->picks[h->of[i]];
-        p->token = d->token;
-        p->confidence = d->confidence; /* 0 of bad logits, which have no candidates either */
-        p->n = d->n;
-        for (uint32_t j = 0; j < d->n; j++) {
-            p->top[j] = top[j].token;
-            p->logp[j] = top[j].logprob;
-        }
-    }
+    for (uint32_t pass = 0; pass < c->n_passes; pass++)
+        for (uint32_t i = 0; i < c->n_head; i++)
+            if (h->of[i] != UINT32_MAX)
+                deliver(&h->picked[place(m, pass, i)], h->top + place(m, pass, i) * DCU_MAX_TOP,
+                        &b->picks[(size_t)pass * b->n_picks + h->of[i]]);
 }
 
 int cuda_picks_upload(struct cuda_model *m, struct error *err)

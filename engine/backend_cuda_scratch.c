@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "engine/backend_cuda.h"
 #include "engine/drafter_file.h"
+#include "engine/method.h"
 
 struct carver {
     char *base;
@@ -52,17 +53,24 @@ static void carve_draws(struct carver *c, struct cuda_draws *d, struct cuda_draw
 {
     d->nodes = carve(c, rows, sizeof(*d->nodes));
     d->requests = carve(c, rows, sizeof(*d->requests));
+    d->slots = carve(c, rows, sizeof(*d->slots));
+    d->stops = carve(c, CUDA_DRAW_STOPS, sizeof(*d->stops));
+    d->feeds = carve(c, rows, sizeof(*d->feeds));
     d->entries = carve(c, CUDA_DRAW_CHANGES, sizeof(*d->entries));
     r->choices = carve(c, rows, sizeof(*r->choices));
     r->n_logprobs = carve(c, rows, sizeof(*r->n_logprobs));
     r->logprobs = carve(c, rows * SAMPLING_MAX_LOGPROBS, sizeof(*r->logprobs));
+    r->paths = carve(c, rows, sizeof(*r->paths));
 }
 
-static void carve_picks(struct carver *c, struct cuda_picks *p, size_t rows)
+static void carve_picks(struct carver *c, struct cuda_picks *p, size_t rows, size_t passes)
 {
     p->picks = carve(c, rows, sizeof(*p->picks));
-    p->picked = carve(c, rows, sizeof(*p->picked));
-    p->top = carve(c, rows * DCU_MAX_TOP, sizeof(*p->top));
+    p->feeds = carve(c, rows, sizeof(*p->feeds));
+    p->spans = carve(c, rows, sizeof(*p->spans));
+    p->tokens = carve(c, rows, sizeof(*p->tokens));
+    p->picked = carve(c, passes * rows, sizeof(*p->picked));
+    p->top = carve(c, passes * rows * DCU_MAX_TOP, sizeof(*p->top));
 }
 
 /* Words of all paths of a batch: each row a table of blocks of its own, and a tail. */
@@ -124,7 +132,8 @@ int cuda_scratch_layout(const struct model_config *cfg, const struct backend_opt
     s->work = carve(&c, logit_rows * head_n, sizeof(float));
     s->sample = carve(&c, dcu_sample_scratch_bytes((uint32_t)logit_rows), 1);
     if (d) {
-        carve_picks(&c, &s->picks, rows);
+        carve_picks(&c, &s->picks, rows, 1);
+        s->picks.history = carve(&c, DRAFT_MAX_PASSES * rows, sizeof(*s->picks.history));
         s->picks.target_ids =
             d->target_ids ? carve(&c, d->draft_vocab, sizeof(*s->picks.target_ids)) : NULL;
     } else {
@@ -134,7 +143,7 @@ int cuda_scratch_layout(const struct model_config *cfg, const struct backend_opt
     carve_batch(&h, &p->batch, rows, (uint32_t)words);
     carve_batch(&h, &p->later, rows, 0);
     if (d) {
-        carve_picks(&h, &p->picks, rows);
+        carve_picks(&h, &p->picks, rows, DRAFT_MAX_PASSES);
         p->picks.of = carve(&h, rows, sizeof(*p->picks.of));
     } else {
         carve_draws(&h, &p->draws, &p->drawn, rows);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Drafters: loading, buffers, blocks as rows of a forward pass, passes of several requests. */
+/* Drafters: loading, buffers, blocks as rows of a forward pass. */
 #include "engine/drafter.h"
 
 #include <string.h>
@@ -36,20 +36,25 @@ static int make_buffers(struct drafter *d, struct error *err)
     d->tails = mem_array(tails, sizeof(*d->tails));
     d->context = mem_array(rows, sizeof(*d->context));
     d->blocks = mem_array(blocks, sizeof(*d->blocks));
+    d->spans = mem_array(blocks, sizeof(*d->spans));
     d->tokens = mem_array(rows, sizeof(*d->tokens));
     d->picks = mem_array(d->n_logit_rows, sizeof(*d->picks));
-    d->chosen = mem_array(d->n_logit_rows, sizeof(*d->chosen));
-    d->top = mem_array((size_t)d->n_logit_rows * DRAFTER_MAX_PICK, sizeof(*d->top));
-    d->logp = mem_array((size_t)d->n_logit_rows * DRAFTER_MAX_PICK, sizeof(*d->logp));
+    d->n_at_once = d->backend->passes ? DRAFT_MAX_PASSES : 1;
+    const size_t chosen = (size_t)d->n_at_once * d->n_logit_rows;
+    d->chosen = mem_array(chosen, sizeof(*d->chosen));
+    d->top = mem_array(chosen * DRAFTER_MAX_PICK, sizeof(*d->top));
+    d->logp = mem_array(chosen * DRAFTER_MAX_PICK, sizeof(*d->logp));
     d->logits = mem_map_pages(d->logits_bytes);
     d->noise = mem_map_pages(d->noise_bytes);
     d->scores = mem_map_pages(d->scores_bytes);
     d->ids = mem_map_pages(d->scores_bytes);
     if (d->cfg->sliding)
         d->window_paths = mem_array(rows, sizeof(*d->window_paths));
-    if (!d->rows || !d->tails || !d->context || !d->blocks || !d->tokens || !d->picks ||
-        !d->chosen || !d->top || !d->logp || !d->logits || !d->noise || !d->scores || !d->ids ||
-        (d->cfg->sliding && !d->window_paths))
+    if (d->backend->passes)
+        d->next = mem_array(rows, sizeof(*d->next));
+    if (!d->rows || !d->tails || !d->context || !d->blocks || !d->spans || !d->tokens ||
+        !d->picks || !d->chosen || !d->top || !d->logp || !d->logits || !d->noise || !d->scores ||
+        !d->ids || (d->cfg->sliding && !d->window_paths) || (d->backend->passes && !d->next))
         return ERR_NOMEM(err);
     return drafter_make_runs(d, err);
 }
@@ -102,9 +107,11 @@ struct drafter *drafter_free(struct drafter *d)
         d->backend->free(d->model);
     mem_free(d->rows);
     mem_free(d->window_paths);
+    mem_free(d->next);
     mem_free(d->tails);
     mem_free(d->context);
     mem_free(d->blocks);
+    mem_free(d->spans);
     mem_free(d->tokens);
     mem_free(d->picks);
     mem_free(d->chosen);
@@ -158,9 +165,9 @@ static uint32_t slot_of(const struct drafter_block *b, uint32_t pos)
     return b->blocks[pos / DK_KV_BLOCK] * DK_KV_BLOCK + pos % DK_KV_BLOCK;
 }
 
-static bool is_causal(const struct drafter *d, const struct drafter_block *b, bool windowed)
+static bool is_causal(const struct drafter *d, bool edit, bool windowed)
 {
-    if (b->causal || d->cfg->causal == DRAFTER_CAUSAL)
+    if (edit || d->cfg->causal == DRAFTER_CAUSAL)
         return true;
     return windowed && d->cfg->causal == DRAFTER_BY_LAYER;
 }
@@ -176,20 +183,32 @@ static uint32_t *write_tail(const struct drafter_block *b, uint32_t from, uint32
     return out;
 }
 
+/* Positions up to the last one that row k sees. */
+static uint32_t seen(const struct drafter_block *b, uint32_t k, bool causal)
+{
+    return b->start + (causal ? k + 1 : b->n);
+}
+
+/* The first one, in layers with a window. */
+static uint32_t window_start(const struct drafter *d, const struct drafter_block *b, uint32_t k)
+{
+    return b->start + k < d->cfg->window - 1 ? 0 : b->start + k - (d->cfg->window - 1);
+}
+
 /* Rows of block b from row r0 of the batch on; returns the tails' end. */
 static uint32_t *block_rows(struct drafter *d, const struct drafter_block *b, uint32_t r0,
                             uint32_t *tails)
 {
     const uint32_t slot0 = d->first_slot + r0, whole = b->start / DK_KV_BLOCK * DK_KV_BLOCK;
     const uint32_t dv = d->cfg->draft_vocab, *tail = tails;
-    bool causal = is_causal(d, b, false);
+    bool causal = is_causal(d, b->causal, false);
     tails = write_tail(b, whole, slot0, tails);
     for (uint32_t k = 0; k < b->n; k++)
         d->rows[r0 + k] = (struct fwd_row){
             .token = b->tokens[k],
             .pos = b->start + k,
             .slot = slot0 + k,
-            .path = {.n_vis = b->start + (causal ? k + 1 : b->n),
+            .path = {.n_vis = seen(b, k, causal),
                      .tail_start = whole,
                      .blocks = b->blocks,
                      .tail = tail},
@@ -198,25 +217,35 @@ static uint32_t *block_rows(struct drafter *d, const struct drafter_block *b, ui
         return tails;
     /* Row k sees positions from s + k - (window - 1) on: a list of its own that begins with the first
      * of them. */
-    uint32_t from = b->start < d->cfg->window - 1 ? 0 : b->start - (d->cfg->window - 1);
+    const uint32_t from = window_start(d, b, 0);
     tail = tails;
-    causal = is_causal(d, b, true);
+    causal = is_causal(d, b->causal, true);
     tails = write_tail(b, from, slot0, tails);
     for (uint32_t k = 0; k < b->n; k++) {
-        uint32_t first =
-            b->start + k < d->cfg->window - 1 ? 0 : b->start + k - (d->cfg->window - 1);
-        d->window_paths[r0 + k] =
-            (struct dk_attn_row){.n_vis = b->start + (causal ? k + 1 : b->n) - first,
-                                 .blocks = b->blocks,
-                                 .tail = tail + (first - from)};
+        const uint32_t first = window_start(d, b, k);
+        d->window_paths[r0 + k] = (struct dk_attn_row){.n_vis = seen(b, k, causal) - first,
+                                                       .blocks = b->blocks,
+                                                       .tail = tail + (first - from)};
     }
     return tails;
 }
 
-static int run_blocks(struct drafter *d, const struct drafter_block *b, uint32_t n,
-                      uint32_t n_chosen, struct error *err)
+/* The same rows in the passes behind the first: row k is fed pick `pick` + k - b->first. */
+static void next_rows(struct drafter *d, const struct drafter_block *b, uint32_t r0, uint32_t pick)
 {
-    uint32_t rows = 0, *tails = d->tails;
+    const bool causal = is_causal(d, b->next_causal, false);
+    const bool windowed = is_causal(d, b->next_causal, true);
+    for (uint32_t k = 0; k < b->n; k++)
+        d->next[r0 + k] = (struct fwd_next){
+            .pick = k < b->first ? UINT32_MAX : pick + k - b->first,
+            .n_vis = seen(b, k, causal),
+            .window_vis = d->window_paths ? seen(b, k, windowed) - window_start(d, b, k) : 0};
+}
+
+static int run_blocks(struct drafter *d, const struct drafter_block *b, uint32_t n,
+                      uint32_t n_chosen, uint32_t n_passes, bool later, struct error *err)
+{
+    uint32_t rows = 0, picks = 0, *tails = d->tails;
     for (uint32_t i = 0; i < n; i++) {
         if (b[i].n < 1 || b[i].n > d->max_rows - rows)
             return ERR(err, LIMIT, "a drafter's batch of more than %u rows", d->max_rows);
@@ -224,19 +253,38 @@ static int run_blocks(struct drafter *d, const struct drafter_block *b, uint32_t
             return ERR(err, INVALID, "a block of %u rows: the drafter's window has %u positions",
                        b[i].n, d->cfg->window);
         tails = block_rows(d, &b[i], rows, tails);
+        if (n_passes > 1)
+            next_rows(d, &b[i], rows, picks);
         rows += b[i].n;
+        picks += b[i].n - b[i].first;
     }
     struct fwd_batch batch = {.n_rows = rows,
                               .rows = d->rows,
                               .picks = d->chosen,
                               .n_picks = n_chosen,
+                              .n_passes = n_passes,
+                              .next = n_passes > 1 ? d->next : NULL,
+                              .spans = later ? d->spans : NULL,
+                              .n_spans = later ? n : 0,
                               .window_paths = d->window_paths};
     return d->backend->forward(d->model, &batch, err);
 }
 
+int drafter_run_blocks(struct drafter *d, const struct drafter_block *b, uint32_t n,
+                       uint32_t n_chosen, uint32_t n_passes, struct error *err)
+{
+    return run_blocks(d, b, n, n_chosen, n_passes, false, err);
+}
+
+int drafter_start_blocks(struct drafter *d, const struct drafter_block *b, uint32_t n,
+                         uint32_t n_chosen, uint32_t n_passes, struct error *err)
+{
+    return run_blocks(d, b, n, n_chosen, n_passes, true, err);
+}
+
 int drafter_run(struct drafter *d, const struct drafter_block *b, uint32_t n, struct error *err)
 {
-    return run_blocks(d, b, n, 0, err);
+    return drafter_run_blocks(d, b, n, 0, 1, err);
 }
 
 int drafter_inject(struct drafter *d, const struct ctx_row *rows, uint32_t n, struct error *err)
@@ -275,128 +323,15 @@ static int op_kv_copy(void *self, const uint32_t *from, const uint32_t *to, size
     return d->backend->kv_copy(d->model, from, to, n, err);
 }
 
-/* The block of a request's next pass; its tokens go to `tokens`. */
-static struct drafter_block next_block(const struct drafter *d, const struct draft_entry *e,
-                                       uint32_t *tokens, float *logits)
-{
-    const struct draft_round *r = e->round;
-    const struct seq *s = e->seq;
-    tokens[0] = s->tokens[s->n_kv];
-    for (uint32_t k = 1; k < r->window; k++)
-        tokens[k] = r->pass ? r->tokens[r->pass - 1][k - 1] : d->cfg->mask_token;
-    return (struct drafter_block){.tokens = tokens,
-                                  .n = r->window,
-                                  .start = s->n_kv,
-                                  .blocks = s->blocks,
-                                  .causal = r->pass && r->visibility == DRAFT_CAUSAL,
-                                  .first = 1,
-                                  .logits = logits};
-}
-
-/* Logits to drafts of the round's pass; the last one makes the proposal. */
-static void finish_pass(struct draft_round *r, const struct pick *picks)
-{
-    for (uint32_t k = 0; k + 1 < r->window; k++) {
-        r->tokens[r->pass][k] = picks[k].token;
-        r->confidence[r->pass][k] = picks[k].confidence;
-    }
-    r->pass++;
-    r->done = r->pass == r->passes || drafter_settled(r);
-    if (r->done || r->each_pass)
-        drafter_propose(r, picks);
-}
-
-/* What the backend is to choose, and what it has chosen. */
-static void ask(const struct pick *p, uint32_t row, struct fwd_pick *ret)
-{
-    *ret = (struct fwd_pick){.row = row,
-                             .seed = p->round->seed,
-                             .pos = p->pos,
-                             .inv_t = drafter_pick_inv_t(p),
-                             .n_top = p->n_top,
-                             .top = p->top,
-                             .logp = p->logp};
-}
-
-static void take_chosen(struct drafter *d, uint32_t n_picks)
-{
-    const struct fwd_pick *c = d->chosen;
-    for (uint32_t i = 0; i < n_picks; i++) {
-        struct pick *p = &d->picks[i];
-        if (!p->device)
-            continue;
-        p->token = c->token;
-        p->confidence = c->confidence;
-        p->n = c->n;
-        c++;
-    }
-}
-
-/* Entries [0, n), whose rows and logits fit. */
-static int pass_some(struct drafter *d, struct draft_entry *entries, uint32_t n, struct error *err)
-{
-    uint32_t rows = 0, picks = 0, chosen = 0;
-    const size_t dv = d->cfg->draft_vocab;
-    for (uint32_t i = 0; i < n; i++) {
-        const struct draft_round *r = entries[i].round;
-        const bool draws = r->draw && r->pass + 1 == r->passes;
-        const bool device = d->backend->picks && !draws;
-        d->blocks[i] =
-            next_block(d, &entries[i], d->tokens + rows, device ? NULL : d->logits + picks * dv);
-        uint32_t n_top = r->method == DRAFT_DDTREE ? least(r->tree_budget, r->max_nodes) : 0;
-        for (uint32_t k = 1; k < r->window; k++, picks++) {
-            d->picks[picks] =
-                (struct pick){.round = r,
-                              .logits = d->logits + picks * dv,
-                              .pos = (uint64_t)entries[i].seq->n_kv + k,
-                              .n_top = least(n_top, DRAFTER_MAX_PICK),
-                              .q = draws ? r->q + (size_t)(k - 1) * d->target_vocab : NULL,
-                              .device = device,
-                              .top = d->top + (size_t)picks * DRAFTER_MAX_PICK,
-                              .logp = d->logp + (size_t)picks * DRAFTER_MAX_PICK};
-            if (device)
-                ask(&d->picks[picks], rows + k, &d->chosen[chosen++]);
-        }
-        rows += r->window;
-    }
-    int r = run_blocks(d, d->blocks, n, chosen, err);
-    if (r < 0)
-        return r;
-    take_chosen(d, picks);
-    drafter_pick(d, picks);
-    picks = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t w = entries[i].round->window;
-        finish_pass(entries[i].round, d->picks + picks);
-        picks += w - 1;
-    }
-    return 0;
-}
-
-static int op_pass(void *self, struct draft_entry *entries, uint32_t n, struct error *err)
-{
-    struct drafter *d = self;
-    for (uint32_t at = 0, m; at < n; at += m) {
-        uint32_t rows = 0;
-        for (m = 0; at + m < n; m++) {
-            uint32_t w = entries[at + m].round->window;
-            if (w < 2 || w > DRAFT_MAX_WINDOW)
-                return ERR(err, INTERNAL, "a block of %u rows", w);
-            if (m && (rows + w > d->max_rows || rows + w - (m + 1) > d->n_logit_rows))
-                break;
-            rows += w;
-        }
-        int r = pass_some(d, entries + at, m, err);
-        if (r < 0)
-            return r;
-    }
-    return 0;
-}
-
 struct block_drafter drafter_ops(struct drafter *d)
 {
-    static const struct block_drafter_ops ops = {
-        .inject = op_inject, .pass = op_pass, .kv_copy = op_kv_copy};
+    static const struct block_drafter_ops ops = {.inject = op_inject,
+                                                 .pass = drafter_pass,
+                                                 .at_once = drafter_at_once,
+                                                 .may_begin = drafter_may_begin,
+                                                 .begin = drafter_begin,
+                                                 .end = drafter_end,
+                                                 .kv_copy = op_kv_copy};
     uint32_t most = least(DRAFT_MAX_WINDOW, d->max_rows);
     if (d->cfg->sliding)
         most = least(most, d->cfg->window);

@@ -49,9 +49,10 @@ struct drafter_block {
     const uint32_t *tokens;
     uint32_t n, start;
     const uint32_t *blocks;
-    bool causal;    /* an edit pass that sees only earlier rows of the block */
-    uint32_t first; /* first row whose logits are wanted */
-    float *logits;  /* [n - first][draft_vocab]; NULL: none */
+    bool causal;      /* an edit pass that sees only earlier rows of the block */
+    bool next_causal; /* the passes behind this one are, where several are run at once */
+    uint32_t first;   /* first row whose logits are wanted */
+    float *logits;    /* [n - first][draft_vocab]; NULL: none */
 };
 /* One pass over blocks with at most max_rows rows together. */
 int drafter_run(struct drafter *d, const struct drafter_block *b, uint32_t n, struct error *err);

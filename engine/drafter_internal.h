@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of a drafter: drafter.c runs blocks, drafter_pick.c makes drafts of their logits. */
+/* Inside of a drafter: drafter.c runs blocks, drafter_pass.c passes of the scheduler's requests, and
+ * drafter_pick.c makes drafts of their logits. */
 #pragma once
 
 #include "engine/drafter.h"
@@ -37,19 +38,22 @@ struct drafter {
 
     /* Buffers of a call. */
     struct fwd_row *rows;             /* [max_rows] */
+    struct fwd_next *next;            /* [max_rows], NULL where the backend runs one pass a call */
     struct dk_attn_row *window_paths; /* [max_rows], NULL without a window */
     uint32_t *tails;                  /* of the blocks of a call */
     size_t tails_block;               /* words of one block, beside one for each of its rows */
     struct ctx_row *context;          /* [max_rows] */
     struct drafter_block *blocks;     /* [max_rows / 2] */
+    struct fwd_span *spans;           /* of the blocks' picks */
     uint32_t *tokens;                 /* [max_rows] */
     float *logits;                    /* [n_logit_rows][draft_vocab] */
     size_t logits_bytes;
     uint32_t n_logit_rows;
     struct pick *picks;      /* [n_logit_rows] */
-    struct fwd_pick *chosen; /* [n_logit_rows] by the backend */
-    uint32_t *top;           /* [n_logit_rows][DRAFTER_MAX_PICK] */
+    struct fwd_pick *chosen; /* [n_at_once][n_logit_rows] by the backend */
+    uint32_t *top;           /* [n_at_once][n_logit_rows][DRAFTER_MAX_PICK] */
     float *logp;
+    uint32_t n_at_once; /* passes of one call, at most */
     /* Of each thread that picks. */
     unsigned n_threads;
     float *noise;  /* [n_threads][target_vocab] */
@@ -60,6 +64,19 @@ struct drafter {
     uint32_t n_runs;
 };
 
+/* Blocks as one batch, n_passes times; the first n_chosen entries of `chosen` say what the backend picks. */
+int drafter_run_blocks(struct drafter *d, const struct drafter_block *b, uint32_t n,
+                       uint32_t n_chosen, uint32_t n_passes, struct error *err);
+/* The same without waiting for it: d->spans says which picks are whose. */
+int drafter_start_blocks(struct drafter *d, const struct drafter_block *b, uint32_t n,
+                         uint32_t n_chosen, uint32_t n_passes, struct error *err);
+/* block_drafter_ops of a drafter. */
+int drafter_pass(void *self, struct draft_entry *entries, uint32_t n, struct error *err);
+uint32_t drafter_at_once(void *self, const struct draft_entry *entries, uint32_t n);
+bool drafter_may_begin(void *self, const struct draft_entry *entries, uint32_t n);
+int drafter_begin(void *self, struct draft_entry *entries, uint32_t n, struct error *err);
+int drafter_end(void *self, struct draft_entry *entries, uint32_t n, uint64_t *ret_ns,
+                struct error *err);
 /* Which noise a reduced vocabulary needs. */
 int drafter_make_runs(struct drafter *d, struct error *err);
 /* The noise that a row's choice adds is that of 1 / T times its logits; 0: it adds none. */

@@ -336,6 +336,13 @@ static int finish_passes(struct engine *e, uint64_t took, struct error *err)
     return 0;
 }
 
+/* A call of the drafter took so long for `passes` passes, each of which is as good as the others. */
+static void add_cost(struct engine *e, const struct cost_load *load, uint32_t passes, uint64_t ns)
+{
+    for (uint32_t i = 0; i < passes; i++)
+        cost_add(&e->controller.costs, COST_DRAFTER, load, ns / passes);
+}
+
 static int run_passes(struct engine *e, uint32_t n, struct error *err)
 {
     const struct block_drafter *b = &e->drafter;
@@ -351,14 +358,39 @@ static int run_passes(struct engine *e, uint32_t n, struct error *err)
         if (j == i)
             return ERR(err, INTERNAL, "a window of %u rows: the drafter takes %u",
                        e->draft_entries[i].round->window, b->max_rows);
+        const uint32_t passes =
+            b->ops->at_once ? b->ops->at_once(b->self, e->draft_entries + i, j - i) : 1;
         int r = b->ops->pass(b->self, e->draft_entries + i, j - i, err);
         if (r < 0)
             return r;
         uint64_t now = clock_now_ns();
-        cost_add(&e->controller.costs, COST_DRAFTER, &load, now - t);
+        add_cost(e, &load, passes, now - t);
         t = now;
     }
     return 0;
+}
+
+/* Steps of one pass each that what was run stands for: as many as the round that is the furthest has passes;
+ * one where only scripts wait. */
+static void count_steps(struct engine *e, uint32_t n)
+{
+    uint32_t steps = n ? e->draft_steps : e->draft_steps + 1;
+    for (uint32_t i = 0; i < n; i++)
+        if (e->draft_entries[i].round->pass > steps)
+            steps = e->draft_entries[i].round->pass;
+    const uint32_t ran = steps - e->draft_steps;
+    e->draft_steps = steps;
+    e->stats.draft_steps += ran;
+    for (uint32_t i = 0; i < e->n_running; i++) {
+        struct request *r = e->running[i];
+        struct drafting_state *d = r->drafting;
+        if (!d || d->phase != DRAFTING_PASSES || has_passes(d))
+            continue;
+        r->usage.drafting.passes += least(d->wait, ran);
+        d->wait -= least(d->wait, ran);
+        if (d->wait == 0)
+            d->phase = DRAFTING_READY;
+    }
 }
 
 int drafting_step(struct engine *e, struct error *err)
@@ -366,19 +398,113 @@ int drafting_step(struct engine *e, struct error *err)
     uint64_t t0 = clock_now_ns();
     uint32_t n = 0;
     for (uint32_t i = 0; i < e->n_running; i++) {
+        struct request *r = e->running[i];
+        if (!in_passes(r->drafting))
+            continue;
+        r->usage.drafting.passes -= r->drafting->round.pass; /* added again with the new ones */
+        e->draft_entries[n++] = (struct draft_entry){.seq = &r->seq, .round = &r->drafting->round};
+    }
+    int r = run_passes(e, n, err);
+    for (uint32_t i = 0; i < e->n_running; i++)
+        if (in_passes(e->running[i]->drafting))
+            e->running[i]->usage.drafting.passes += e->running[i]->drafting->round.pass;
+    count_steps(e, n);
+    return r < 0 ? r : finish_passes(e, clock_now_ns() - t0, err);
+}
+
+/* ---- passes and verification in one ------------------------------------------------------------------ */
+
+/* Everyone who waits is one of the drafter's; e->draft_entries gets them. */
+static bool only_passes(struct engine *e, uint32_t *ret_n)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < e->n_running; i++) {
         struct drafting_state *d = e->running[i]->drafting;
         if (!d || d->phase != DRAFTING_PASSES)
             continue;
-        e->running[i]->usage.drafting.passes++;
-        if (has_passes(d))
-            e->draft_entries[n++] =
-                (struct draft_entry){.seq = &e->running[i]->seq, .round = &d->round};
-        else if (--d->wait == 0)
-            d->phase = DRAFTING_READY;
+        if (!has_passes(d))
+            return false;
+        e->draft_entries[n++] =
+            (struct draft_entry){.seq = &e->running[i]->seq, .round = &d->round};
     }
-    int r = run_passes(e, n, err);
+    *ret_n = n;
+    return true;
+}
+
+bool drafting_may_start(struct engine *e)
+{
+    const struct block_drafter *b = &e->drafter;
+    uint32_t n;
+    return b->ops && b->ops->may_begin && e->feed && only_passes(e, &n) &&
+           b->ops->may_begin(b->self, e->draft_entries, n);
+}
+
+/* A chain whose tokens are not known yet. */
+static void reserve_proposal(struct drafting_state *d)
+{
+    proposal_clear(&d->proposal);
+    for (uint32_t k = 0; k + 1 < d->round.window && k < d->round.max_nodes; k++)
+        (void)proposal_add(&d->proposal, 0, (int)k - 1, -1);
+    d->begun = true;
+    d->phase = DRAFTING_READY;
+}
+
+int drafting_start(struct engine *e, struct error *err)
+{
+    const struct block_drafter *b = &e->drafter;
+    if (!only_passes(e, &e->n_begun))
+        return ERR(err, INTERNAL, "passes that cannot be started");
+    int r = b->ops->begin(b->self, e->draft_entries, e->n_begun, err);
+    if (r < 0) {
+        e->n_begun = 0;
+        return r;
+    }
+    for (uint32_t i = 0; i < e->n_running; i++)
+        if (in_passes(e->running[i]->drafting))
+            reserve_proposal(e->running[i]->drafting);
+    return 0;
+}
+
+int drafting_collect(struct engine *e, uint64_t *ret_ns, struct error *err)
+{
+    const struct block_drafter *b = &e->drafter;
+    struct cost_load load = {0};
+    uint32_t steps = 0;
+    int r = b->ops->end(b->self, e->draft_entries, e->n_begun, ret_ns, err);
+    for (uint32_t i = 0; i < e->n_begun; i++) {
+        const struct draft_entry *k = &e->draft_entries[i];
+        load.rows += k->round->window;
+        load.entries += k->seq->n_kv;
+        load.positions += (double)k->round->window * k->seq->n_kv;
+        steps = k->round->pass > steps ? k->round->pass : steps;
+    }
+    e->n_begun = 0;
+    for (struct request *q = e->all; q; q = q->next) {
+        struct drafting_state *d = q->drafting;
+        if (!d || !d->begun)
+            continue;
+        d->begun = false;
+        if (r < 0)
+            continue;
+        q->usage.drafting.passes += d->round.pass;
+        d->round_ns += *ret_ns;
+        if (d->phase != DRAFTING_READY) { /* sent away meanwhile */
+            proposal_clear(&d->proposal);
+            continue;
+        }
+        mark_edited(d);
+        r = check_pass(e, d, err);
+    }
+    e->stats.draft_steps += steps;
     if (r == 0)
-        r = finish_passes(e, clock_now_ns() - t0, err);
-    e->stats.draft_steps++;
+        add_cost(e, &load, e->draft_entries[0].round->passes, *ret_ns);
     return r;
+}
+
+void drafting_drop(struct engine *e)
+{
+    e->n_begun = 0;
+    for (struct request *r = e->all; r; r = r->next)
+        if (r->drafting)
+            r->drafting->begun = false;
 }

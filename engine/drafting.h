@@ -25,9 +25,9 @@ enum drafting_phase {
 struct drafting_state {
     struct drafting_params params; /* resolved: no field is 0 that may not be */
     enum drafting_phase phase;
-    uint32_t wait;   /* scripted: passes still to wait */
-    bool context;    /* a block drafter: target rows leave taps */
-    uint32_t cursor; /* all positions below have the drafter's context */
+    uint32_t wait;       /* scripted: passes still to wait */
+    bool context;        /* a block drafter: target rows leave taps */
+    uint32_t cursor;     /* all positions below have the drafter's context */
     uint32_t n_extended; /* rows of made-up context, from the anchor's position on */
     /* Taps of the last positions before the anchor that the drafter has not been given, rows of
      * engine.taps; auto only. */
@@ -37,6 +37,7 @@ struct drafting_state {
     size_t script_at; /* next entry */
     struct draft_round round;
     struct proposal proposal;
+    bool begun;        /* its drafts are on the device, and the proposal has their places */
     uint64_t round_ns; /* drafter time of this round */
     uint64_t seed;
     float temperature;
@@ -69,8 +70,18 @@ enum draft_method drafting_method(const struct drafting_state *d);
 void drafting_begin(struct engine *e, uint32_t nodes);
 /* Does anybody wait for drafter passes? */
 bool drafting_due(const struct engine *e);
-/* One pass for everyone who waits.  Negative: the drafter failed. */
+/* One pass for everyone who waits, or as many as the drafter runs at once.  Negative: it failed. */
 int drafting_step(struct engine *e, struct error *err);
+/*
+ * Instead of drafting_step(), where the drafter can: all passes of everyone who waits are enqueued, and the
+ * target's batch behind them, fed with what they draft (e->feed), before anybody waits.  drafting_collect()
+ * comes behind that batch, and has the time that the passes took in it.
+ */
+bool drafting_may_start(struct engine *e);
+int drafting_start(struct engine *e, struct error *err);
+int drafting_collect(struct engine *e, uint64_t *ret_ns, struct error *err);
+/* Nobody asks for drafts that are on their way: the batch failed. */
+void drafting_drop(struct engine *e);
 
 /* drafting_context.c.  All positions of r below have the drafter's context. */
 uint32_t drafting_cursor(struct engine *e, struct request *r);

@@ -157,7 +157,12 @@ int engine_drafting_buffers(struct engine *e, struct error *err)
     e->taps_held = mem_calloc(rows, sizeof(*e->taps_held));
     e->context = mem_calloc(rows, sizeof(*e->context));
     e->draft_entries = mem_calloc(e->cfg.max_num_seqs, sizeof(*e->draft_entries));
-    return e->taps && e->taps_held && e->context && e->draft_entries ? 0 : ERR_NOMEM(err);
+    if (e->space.backend->collect)
+        e->feed = mem_array(e->cfg.max_num_batched_tokens, sizeof(*e->feed));
+    return e->taps && e->taps_held && e->context && e->draft_entries &&
+                   (e->feed || !e->space.backend->collect)
+               ? 0
+               : ERR_NOMEM(err);
 }
 
 static int make_buffers(struct engine *e, struct error *err)
@@ -176,7 +181,9 @@ static int make_buffers(struct engine *e, struct error *err)
     if (e->space.backend->draw_changes) {
         e->draws = mem_array(e->cfg.max_num_seqs, sizeof(*e->draws));
         e->drawn = mem_array(e->n_logits_rows, sizeof(*e->drawn));
-        if (!e->draws || !e->drawn)
+        if (e->space.backend->walks)
+            e->paths = mem_array(e->cfg.max_num_seqs, sizeof(*e->paths));
+        if (!e->draws || !e->drawn || (e->space.backend->walks && !e->paths))
             return ERR_NOMEM(err);
     }
     e->tails =
@@ -423,12 +430,14 @@ struct engine *engine_free(struct engine *e)
     mem_free(e->choices);
     mem_free(e->draws);
     mem_free(e->drawn);
+    mem_free(e->paths);
     mem_free(e->tails);
     mem_free(e->candidates);
     mem_unmap_pages(e->own_taps, e->taps_bytes);
     mem_free(e->taps_held);
     mem_free(e->context);
     mem_free(e->draft_entries);
+    mem_free(e->feed);
     size_t n = e->model ? (size_t)e->n_samplers * e->model->vocab_size : 0;
     mem_unmap_pages(e->work, n * sizeof(*e->work));
     mem_unmap_pages(e->work_ids, n * sizeof(*e->work_ids));

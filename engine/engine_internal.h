@@ -72,6 +72,7 @@ struct batch_entry {
     uint32_t logit0, n_logits; /* its rows of e->logits; none: a chunk that does not end a prompt */
     uint32_t n_choices;        /* in e->choices + logit0 */
     bool drawn;                /* the backend has chosen, into e->drawn + logit0 */
+    struct fwd_path *path;     /* it walks, too; NULL: only the host does */
     struct error error;        /* why the walk ended early, if code != 0 */
 };
 
@@ -97,6 +98,7 @@ struct engine {
     /* Where the backend chooses: what it is asked, and what it said. */
     struct fwd_draw *draws;   /* [max_num_seqs] */
     struct fwd_choice *drawn; /* [n_logits_rows] */
+    struct fwd_path *paths;   /* [max_num_seqs] by draw, where it walks */
     uint32_t n_draws, n_draw_changes;
     uint32_t *tails;        /* paths of trees, [n_logits_rows][DK_KV_BLOCK + ROUND_MAX_ROWS] */
     size_t n_tails;         /* used in this step */
@@ -110,6 +112,8 @@ struct engine {
     uint32_t n_taps_held, taps_at; /* of the batch that is formed: the next row */
     struct draft_context *context;     /* rows of a batch, and all backlogs */
     struct draft_entry *draft_entries; /* [max_num_seqs] */
+    uint32_t n_begun; /* of them, whose drafts the batch that is formed is fed with */
+    uint32_t *feed; /* [max_num_batched_tokens], fwd_batch.feed; NULL where no batch can be fed */
     struct controller controller;
     struct calibration *calibration; /* under way, or NULL */
     bool calibrated;                 /* it is done, or its result was read */

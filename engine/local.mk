@@ -59,6 +59,7 @@ libdedit_engine_a_SOURCES = \
 	%D%/drafter_gguf.c \
 	%D%/drafter_hf.c \
 	%D%/drafter_internal.h \
+	%D%/drafter_pass.c \
 	%D%/drafter_pick.c \
 	%D%/drafting.c \
 	%D%/drafting_context.c \

@@ -73,9 +73,10 @@ struct draft_round {
     float temperature;
     uint64_t seed;
     /* Written by the drafter, pass by pass. */
-    uint32_t pass;                                           /* passes done */
-    bool done;                                               /* the proposal is there */
-    uint32_t tokens[DRAFT_MAX_PASSES][DRAFT_MAX_WINDOW - 1]; /* [pass][k]: draft of row k + 1 */
+    uint32_t pass;       /* passes done */
+    uint32_t first_pick; /* by begin(): its first draft, for fwd_batch.feed; the others follow */
+    bool done;           /* the proposal is there */
+    uint32_t tokens[DRAFT_MAX_PASSES][DRAFT_MAX_WINDOW - 1];  /* [pass][k]: draft of row k + 1 */
     float confidence[DRAFT_MAX_PASSES][DRAFT_MAX_WINDOW - 1]; /* of those tokens */
     struct proposal *proposal; /* filled by the pass that sets done, and others if asked for */
 };
@@ -96,13 +97,25 @@ struct block_drafter_ops {
     /* K/V of context rows, all layers, into their slots.  Rows of several requests, any order, at
      * most max_rows. */
     int (*inject)(void *self, const struct draft_context *rows, uint32_t n, struct error *err);
-    /* One pass for each entry (round->pass tells which).  Adds to round->pass; at the last pass, or when
-     * the tokens repeat those of an earlier pass, fills the proposal and sets done.  The rows of
-     * all entries together are at most max_rows. */
+    /* One pass for each entry (round->pass tells which), or as many as at_once() says.  Adds to
+     * round->pass; at the last pass, or when the tokens repeat those of an earlier pass, fills the
+     * proposal and sets done.  The rows of all entries together are at most max_rows. */
     int (*pass)(void *self, struct draft_entry *entries, uint32_t n, struct error *err);
     /* Copies context K/V of all layers from slot to slot, in order (a block is copied on write). */
     int (*kv_copy)(void *self, const uint32_t *from, const uint32_t *to, size_t n,
                    struct error *err);
+    /* Passes that one call of pass() runs for these entries, none of which it ends before `done` would
+     * have: the results are those of as many calls.  NULL: one. */
+    uint32_t (*at_once)(void *self, const struct draft_entry *entries, uint32_t n);
+    /*
+     * All passes of rounds that have none yet, in two halves, so that the target's batch can be enqueued
+     * between them: begin() leaves the drafts where that batch is fed with them, end() brings them to the
+     * rounds, and says how long the passes took.  Where may_begin() says so; NULL: never.
+     */
+    bool (*may_begin)(void *self, const struct draft_entry *entries, uint32_t n);
+    int (*begin)(void *self, struct draft_entry *entries, uint32_t n, struct error *err);
+    int (*end)(void *self, struct draft_entry *entries, uint32_t n, uint64_t *ret_ns,
+               struct error *err);
 };
 struct block_drafter {
     const struct block_drafter_ops *ops; /* NULL: no drafter is loaded */

@@ -27,6 +27,16 @@ static void tree_rows(struct engine *e, struct batch_entry *b, struct fwd_row *r
     e->n_tails += seq_tree_tails(&b->r->seq, parent, b->n_rows);
 }
 
+/* Rows of drafts that the device still has. */
+static void feed_rows(const struct engine *e, const struct batch_entry *b)
+{
+    uint32_t *feed = e->feed + b->row0;
+    for (uint32_t i = 0; i < b->n_rows; i++)
+        feed[i] = UINT32_MAX;
+    for (uint32_t i = 0; i < b->n_nodes && b->r->drafting->begun; i++)
+        feed[i + 1] = b->r->drafting->round.first_pick + i;
+}
+
 /* Does rule B look at the distribution of a row with drafts?  Where the draft could be one token only,
  * drawing from p and comparing is rule B: p(d) of acceptance, and p without d else.  Then the draw may as
  * well be the one of plain decoding. */
@@ -36,8 +46,16 @@ static bool needs_distribution(const struct batch_entry *b)
     return b->n_nodes && d->params.verification == DRAFT_REJECTION && d->ids && d->proposal.q;
 }
 
+/* May the backend move K and V of the path it finds?  In a chain there is nothing to move; made-up acceptance
+ * is no walk along the target's choices. */
+static bool may_move(const struct engine *e, const struct batch_entry *b)
+{
+    const struct drafting_state *d = b->r->drafting;
+    return e->paths && b->n_nodes && !d->params.acceptance && !proposal_is_chain(&d->proposal);
+}
+
 /* Asks the backend to choose at the rows of b that have logits; false: the host does. */
-static bool ask_backend(struct engine *e, const struct batch_entry *b)
+static bool ask_backend(struct engine *e, struct batch_entry *b)
 {
     const struct request *r = b->r;
     const size_t changes = sampler_n_changed(r->sampler);
@@ -45,13 +63,15 @@ static bool ask_backend(struct engine *e, const struct batch_entry *b)
     if (b->n_logits == 0 || !most || changes > most - e->n_draw_changes || needs_distribution(b))
         return false;
     e->n_draw_changes += (uint32_t)changes;
+    b->path = may_move(e, b) ? &e->paths[e->n_draws] : NULL;
     e->draws[e->n_draws++] =
         (struct fwd_draw){.sampler = r->sampler,
                           .pos = r->seq.n_tokens,
                           .row0 = b->row0 + b->n_rows - b->n_logits,
                           .n_rows = b->n_logits,
                           .parent = b->n_nodes ? r->drafting->proposal.parent : NULL,
-                          .ret = e->drawn + b->logit0};
+                          .ret = e->drawn + b->logit0,
+                          .path = b->path};
     return true;
 }
 
@@ -63,6 +83,7 @@ void round_rows(struct engine *e, struct batch_entry *b)
     b->n_logits = 0;
     b->logit0 = e->n_logits;
     b->error.code = 0;
+    b->path = NULL;
     if (b->again) {
         seq_rows(&r->seq, r->again_from, b->n_rows, rows);
     } else if (b->n_nodes) {
@@ -72,6 +93,8 @@ void round_rows(struct engine *e, struct batch_entry *b)
         seq_rows(&r->seq, r->seq.n_kv, b->n_rows, rows);
         b->n_logits = r->seq.n_kv + b->n_rows == r->seq.n_tokens;
     }
+    if (e->n_begun)
+        feed_rows(e, b);
     b->drawn = ask_backend(e, b);
     for (uint32_t i = 0; i < b->n_logits && !b->drawn; i++)
         rows[b->n_rows - b->n_logits + i].logits =
@@ -175,6 +198,18 @@ static int choose(struct engine *e, struct batch_entry *b, struct choice *c, flo
     return 0;
 }
 
+/* The backend has walked, too, and moved K and V by it: what is committed has to be the same path. */
+static void check_path(const struct engine *e, struct batch_entry *b)
+{
+    const struct fwd_path *p = b->path;
+    const struct choice *c = &e->choices[b->logit0];
+    bool same = !p || p->n == 0 || p->n == b->n_choices;
+    for (uint32_t i = 0; same && p && i < p->n; i++)
+        same = p->row[i] == c[i].row;
+    if (!same && b->error.code == 0)
+        (void)ERR(&b->error, INTERNAL, "the device took another path through a proposal");
+}
+
 /* The sampler sees each token of the path before it chooses the next one, and forgets them again:
  * committing is round_finish's. */
 static void walk(struct engine *e, struct batch_entry *b, float *work, uint32_t *work_ids)
@@ -196,6 +231,7 @@ static void walk(struct engine *e, struct batch_entry *b, float *work, uint32_t 
         }
     }
     sampler_rewind(r->sampler, before);
+    check_path(e, b);
 }
 
 struct choosing {
@@ -339,6 +375,8 @@ static int keep_path(struct engine *e, struct batch_entry *b, uint32_t n_committ
                      struct error *err)
 {
     uint32_t nodes[ROUND_MAX_ROWS];
+    if (b->path && b->path->n)
+        return seq_keep(&b->r->seq, &e->space, NULL, n_committed, err);
     for (uint32_t i = 0; i < n_committed; i++)
         nodes[i] = e->choices[b->logit0 + i].row;
     return seq_keep(&b->r->seq, &e->space, nodes, n_committed, err);

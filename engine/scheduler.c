@@ -285,6 +285,7 @@ static int run_target(struct engine *e, uint32_t n_rows, struct error *err)
                           .rows = e->rows,
                           .draws = e->draws,
                           .n_draws = e->n_draws,
+                          .feed = e->n_begun ? e->feed : NULL,
                           .tap_layers = e->drafter.tap_layers,
                           .n_taps = e->drafter.n_taps};
     return e->space.backend->forward(e->space.model, &b, err);
@@ -327,20 +328,30 @@ static struct cost_load load_of(const struct engine *e, uint32_t n, uint32_t n_r
     return l;
 }
 
-/* One target batch.  Number of entries; 0: nobody could run. */
-static int target_step(struct engine *e, struct error *err)
+/* One target batch, with drafts: behind the passes that make them.  Number of entries; 0: nobody could
+ * run. */
+static int target_step(struct engine *e, bool drafts, struct error *err)
 {
     uint32_t n_rows = 0;
+    uint64_t drafted_ns = 0;
     for (uint32_t i = 0; i < e->n_running; i++)
         drafting_roll_back(e, e->running[i], 0);
     controller_trim(e);
     uint64_t t0 = clock_now_ns();
-    int n = form_batch(e, &n_rows, err);
-    if (n <= 0)
-        return n;
-    int r = run_target(e, n_rows, err);
+    int r = drafts ? drafting_start(e, err) : 0;
     if (r < 0)
         return r;
+    int n = form_batch(e, &n_rows, err);
+    if (n < 0)
+        return n;
+    if (n > 0)
+        r = run_target(e, n_rows, err);
+    if (r == 0 && drafts)
+        r = drafting_collect(e, &drafted_ns, err);
+    if (r < 0 || n == 0)
+        return r;
+    const uint64_t so_far = clock_now_ns() - t0;
+    t0 += drafted_ns < so_far ? drafted_ns : so_far; /* two clocks */
     e->stats.steps++;
     advance(e, (uint32_t)n);
     round_choose(e, (uint32_t)n);
@@ -369,16 +380,17 @@ int engine_step(struct engine *e, struct error *err)
     admit(e);
     if (e->draft_steps == 0)
         drafting_begin(e, draft_room(e));
-    if (drafting_due(e)) {
-        e->draft_steps++;
+    const bool due = drafting_due(e);
+    if (due && !drafting_may_start(e)) {
         n = drafting_step(e, err);
     } else {
         e->draft_steps = 0;
-        n = target_step(e, err);
+        n = target_step(e, due, err);
         if (n == 0)
             return 0;
     }
     if (n < 0) {
+        drafting_drop(e);
         fail_running(e, err);
         return n;
     }

@@ -320,7 +320,7 @@ int seq_keep(struct seq *s, const struct seq_space *sp, const uint32_t *nodes, u
     const uint32_t base = s->n_kv;
     /* In pieces, since the path may be as long as a batch.  Ascending nodes never land after the
      * place they come from, so copying in order destroys nothing that is still needed. */
-    uint32_t done = 0;
+    uint32_t done = nodes ? 0 : n;
     while (done < n && nodes[done] == done) /* there already: all of a chain */
         done++;
     while (done < n) {

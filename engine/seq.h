@@ -77,7 +77,7 @@ size_t seq_tree_tails(const struct seq *s, const int32_t *parent, uint32_t n);
 void seq_tree_rows(const struct seq *s, const uint32_t *tokens, const int32_t *parent, uint32_t n,
                    uint32_t *tails, struct fwd_row *rows);
 /* The nodes of one path (ascending) become part of the sequence: their K/V moves to where plain
- * decoding would have put it.  The other nodes and their blocks are dropped.  Tokens are the caller's
- * to write. */
+ * decoding would have put it; nodes NULL: it was moved there, n nodes' of them.  The other nodes and
+ * their blocks are dropped.  Tokens are the caller's to write. */
 int seq_keep(struct seq *s, const struct seq_space *sp, const uint32_t *nodes, uint32_t n,
              struct error *err);

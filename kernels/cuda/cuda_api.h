@@ -29,7 +29,7 @@ struct dcu_device {
     uint32_t processors;
 };
 
-#define DCU_API_VERSION 3u
+#define DCU_API_VERSION 4u
 struct dcu_api {
     uint32_t version;
     uint32_t bytes;    /* of this struct: a check of the builds */

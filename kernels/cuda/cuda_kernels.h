@@ -252,13 +252,14 @@ struct dcu_entry {
 /* What the rows of one request are sampled with.  Written by the host for each round. */
 struct dcu_request {
     uint32_t row0,
-        n_rows;       /* its rows of logits; row0 follows the anchor, the others are its tree */
-    uint32_t key[2];  /* noise_key() of the seed */
-    uint64_t pos;     /* absolute position of the token that row0 chooses */
-    float inv_t;      /* (float)(1.0 / temperature); 0: greedy */
-    float top_p;      /* 1: off */
-    float z_least;    /* dk_logf(min_p); -inf: off */
-    uint32_t top_k;   /* 0: off */
+        n_rows;      /* its rows of logits; row0 follows the anchor, the others are its tree; n_rows
+                       * is read by the walk alone, 0: none */
+    uint32_t key[2]; /* noise_key() of the seed */
+    uint64_t pos;    /* absolute position of the token that row0 chooses */
+    float inv_t;     /* (float)(1.0 / temperature); 0: greedy */
+    float top_p;     /* 1: off */
+    float z_least;   /* dk_logf(min_p); -inf: off */
+    uint32_t top_k;  /* 0: off */
     uint32_t process; /* entries, penalties or a mask are to be applied */
     uint32_t n_output, min_tokens;
     uint32_t entries, n_entries; /* in the array of entries */
@@ -366,6 +367,53 @@ struct dcu_draft {
 };
 int dcu_draft(dcu_stream s, const struct dcu_draft *p);
 
+/*
+ * The rows of a drafter's next pass, out of those of the last one, in place: row r is fed the token of
+ * picked[feeds[r].pick] and sees feeds[r].n_vis positions of its path.
+ */
+struct dcu_feed {
+    uint32_t pick;              /* UINT32_MAX: it keeps its token */
+    uint32_t n_vis, window_vis; /* the latter in layers with a window */
+    uint32_t pad;
+};
+struct dcu_next {
+    uint32_t n_rows, n_live;
+    const struct dcu_feed *feeds; /* [n_rows] */
+    const struct dcu_picked *picked;
+    struct dcu_row *rows, *live; /* [n_rows]; [n_live], row live_index[i] each */
+    struct dcu_row *window[2];   /* the same for layers with a window; NULL without */
+    const uint32_t *live_index;
+};
+int dcu_next(dcu_stream s, const struct dcu_next *p);
+
+/*
+ * What rounds end with, out of the picks of all their passes: the tokens of the first pass that repeats those of
+ * an earlier one, else of the last.
+ */
+struct dcu_span {
+    uint32_t first, n; /* picks of one round */
+};
+struct dcu_settle {
+    uint32_t n_spans, n_passes;
+    const struct dcu_span *spans;     /* [n_spans] */
+    const struct dcu_picked *history; /* [n_passes][ldh] */
+    size_t ldh;
+    uint32_t *tokens; /* by pick */
+};
+int dcu_settle(dcu_stream s, const struct dcu_settle *p);
+/* ... and into the rows and nodes of a target's batch. */
+struct dcu_feed_to {
+    uint32_t pick, row, node;
+};
+struct dcu_verify {
+    uint32_t n;
+    const struct dcu_feed_to *feeds; /* [n] */
+    const uint32_t *tokens;          /* by pick */
+    struct dcu_row *rows;
+    struct dcu_node *nodes;
+};
+int dcu_verify(dcu_stream s, const struct dcu_verify *p);
+
 /* Launchers and their arguments' types, for tables of them: X(name, (types)). */
 #define DCU_LAUNCHERS(X)                                                                           \
     X(embed,                                                                                       \
@@ -393,7 +441,10 @@ int dcu_draft(dcu_stream s, const struct dcu_draft *p);
     X(gumbel, (dcu_stream, float *, const uint32_t[2], const uint32_t[3], uint32_t, uint32_t))     \
     X(sample, (dcu_stream, const struct dcu_sample *))                                             \
     X(walk, (dcu_stream, const struct dcu_walk *))                                                 \
-    X(draft, (dcu_stream, const struct dcu_draft *))
+    X(draft, (dcu_stream, const struct dcu_draft *))                                               \
+    X(next, (dcu_stream, const struct dcu_next *))                                                 \
+    X(settle, (dcu_stream, const struct dcu_settle *))                                             \
+    X(verify, (dcu_stream, const struct dcu_verify *))
 
 #ifdef __cplusplus
 }

@@ -5,11 +5,12 @@
  *
  *   row = 0; loop: choice at row; the first child of row that fed this token is the next row; the walk ends
  *   without child, at a stop id, or at bad logits
- * Twins: engine/round.c (walk), engine/seq.c (seq_keep).
+ * Twins: engine/round.c (walk), engine/seq.c (seq_keep).  The host walks, too, once it has the choices, and
+ * commits nothing by a path that is not its own.
  *
  * Launch: one block, a thread for each request; then one thread numbers the pairs.  Bytes: some hundred a
  * request; its time is the latency of a launch and of one dependent load a step (about 10 us for 16 steps),
- * which the host's round trip would exceed.
+ * which the host's round trip would exceed.  Behind the last rows of logits of a batch, in its graph.
  */
 #include "kernels/cuda/common.cuh"
 

@@ -2,7 +2,7 @@
 /*
  * Sampling on the device against engine/sampler.h: every row of a tree gets the token that the sampler
  * chooses after the path to it was committed, for all parameters, with ties, and the same bits of log
- * probabilities; the walk and its pairs; the drafter's choices; argmax, log-sum-exp, noise.
+ * probabilities; the walk and its pairs; the drafter's choices and its next rows; argmax, log-sum-exp, noise.
  */
 #include <math.h>
 #include <stdio.h>
@@ -381,6 +381,7 @@ START_TEST(walks)
         {{11, 0, 12, 42, 0, 0}, 0, 3, {0, 2, 3}, 2},    /* ends at a leaf */
         {{11, 0, 13, 0, 14, 9}, 3, 2, {0, 2}, 1},       /* bad logits at row 2: none chosen there */
         {{99, 0, 0, 0, 0, 0}, 0, 1, {0}, 0},            /* a stop id */
+        {{10, 11, 13, 0, 14, 9}, 0, 2, {0, 1}, 0},      /* another node's child */
     };
     static const uint32_t words[2] = {99, 0}, slots[7] = {20, 21, 22, 23, 24, 25, 90};
     nodes[1].token = 10;
@@ -515,6 +516,114 @@ START_TEST(drafts)
 }
 END_TEST
 
+/* More rows than a block has threads; rows of no pick, and some that the last layer does without. */
+START_TEST(next_rows)
+{
+    enum { ROWS = 150, PICKS = 60 };
+    struct rng r = {41};
+    const uint32_t n_live = 90;
+    struct dcu_row rows[4][ROWS], got[4][ROWS];
+    struct dcu_feed feeds[ROWS];
+    struct dcu_picked picked[PICKS];
+    uint32_t live_index[ROWS];
+    for (uint32_t i = 0; i < ROWS; i++) {
+        for (int k = 0; k < 4; k++)
+            rows[k][i] = (struct dcu_row){rng_u32(&r), rng_u32(&r), rng_u32(&r), rng_u32(&r),
+                                          rng_u32(&r), rng_u32(&r), rng_u32(&r), rng_u32(&r)};
+        feeds[i] = (struct dcu_feed){.pick = i % 3 ? rng_below(&r, PICKS) : UINT32_MAX,
+                                     .n_vis = rng_u32(&r),
+                                     .window_vis = rng_u32(&r)};
+        live_index[i] = i < n_live ? i + rng_below(&r, ROWS - n_live) : UINT32_MAX;
+    }
+    for (uint32_t i = 0; i < PICKS; i++)
+        picked[i] = (struct dcu_picked){.token = rng_u32(&r)};
+    struct dcu_row *dev_rows[4];
+    for (int k = 0; k < 4; k++) /* rows, live, and both with a window */
+        dev_rows[k] = dev_of(rows[k], sizeof(rows[k]));
+    struct dcu_next p = {.n_rows = ROWS,
+                         .n_live = n_live,
+                         .feeds = dev_of(feeds, sizeof(feeds)),
+                         .picked = dev_of(picked, sizeof(picked)),
+                         .rows = dev_rows[0],
+                         .live = dev_rows[1],
+                         .window = {_i ? dev_rows[2] : NULL, _i ? dev_rows[3] : NULL},
+                         .live_index = dev_of(live_index, sizeof(live_index))};
+    dev_ok(dev->next(dev_s, &p));
+    for (int k = 0; k < 4; k++)
+        dev_get(got[k], dev_rows[k], sizeof(got[k]));
+    for (uint32_t i = 0; i < ROWS; i++) {
+        const uint32_t of = i < n_live ? live_index[i] : 0;
+        if (feeds[i].pick != UINT32_MAX)
+            rows[0][i].token = picked[feeds[i].pick].token;
+        rows[0][i].n_vis = feeds[i].n_vis;
+        if (_i)
+            rows[2][i].n_vis = feeds[i].window_vis;
+        if (i < n_live)
+            rows[1][i].n_vis = feeds[of].n_vis;
+        if (i < n_live && _i)
+            rows[3][i].n_vis = feeds[of].window_vis;
+    }
+    ck_assert_mem_eq(got, rows, sizeof(rows));
+}
+END_TEST
+
+/* Rounds of 1 to 63 drafts that repeat the pass before, one long before, or none; and where they are verified. */
+START_TEST(settles)
+{
+    enum { LD = 200, PASSES = 8, SPANS = 6 };
+    static const struct dcu_span spans[SPANS] = {{0, 7},   {7, 63},   {70, 1},
+                                                 {71, 33}, {104, 32}, {136, 5}};
+    static const uint32_t repeats[SPANS][2] = {{1, 0}, {5, 2}, {7, 6}, {0, 0}, {7, 0}, {3, 2}};
+    static struct dcu_picked history[PASSES][LD];
+    struct rng r = {43};
+    uint32_t want[LD], got[LD];
+    memset(want, 0xa5, sizeof(want));
+    for (uint32_t p = 0; p < PASSES; p++)
+        for (uint32_t k = 0; k < LD; k++)
+            history[p][k] = (struct dcu_picked){.token = p * 1000 + rng_below(&r, 1000)};
+    const uint32_t n_passes = _i ? PASSES : 1;
+    for (uint32_t b = 0; b < SPANS; b++) {
+        const struct dcu_span s = spans[b];
+        const uint32_t p = repeats[b][0], q = repeats[b][1];
+        for (uint32_t k = 0; k < s.n; k++) {
+            history[p][s.first + k].token = history[q][s.first + k].token;
+            if (p > q + 2) /* all but the last draft: no repetition */
+                history[p - 1][s.first + k].token = history[q][s.first + k].token + (k + 1 == s.n);
+        }
+        for (uint32_t k = 0; k < s.n; k++)
+            want[s.first + k] = history[_i == 0 ? 0 : p ? p : PASSES - 1][s.first + k].token;
+    }
+    struct dcu_settle p = {.n_spans = SPANS,
+                           .n_passes = n_passes,
+                           .spans = dev_of(spans, sizeof(spans)),
+                           .history = dev_of(history, sizeof(history)),
+                           .ldh = LD,
+                           .tokens = dev_of(want, sizeof(want))};
+    dev_put(p.tokens, memset(got, 0xa5, sizeof(got)), sizeof(got));
+    dev_ok(dev->settle(dev_s, &p));
+    dev_get(got, p.tokens, sizeof(got));
+    ck_assert_mem_eq(got, want, sizeof(got));
+
+    struct dcu_feed_to feeds[140];
+    struct dcu_row rows[150] = {{0}}, rows_got[150];
+    struct dcu_node nodes[145] = {{0}}, nodes_got[145];
+    for (uint32_t i = 0; i < 140; i++)
+        feeds[i] = (struct dcu_feed_to){.pick = i * 53 % 141, .row = 149 - i, .node = i + 3};
+    struct dcu_verify v = {.n = 140,
+                           .feeds = dev_of(feeds, sizeof(feeds)),
+                           .tokens = p.tokens,
+                           .rows = dev_of(rows, sizeof(rows)),
+                           .nodes = dev_of(nodes, sizeof(nodes))};
+    dev_ok(dev->verify(dev_s, &v));
+    dev_get(rows_got, v.rows, sizeof(rows_got));
+    dev_get(nodes_got, v.nodes, sizeof(nodes_got));
+    for (uint32_t i = 0; i < 140; i++)
+        rows[149 - i].token = nodes[i + 3].token = want[i * 53 % 141];
+    ck_assert_mem_eq(rows_got, rows, sizeof(rows));
+    ck_assert_mem_eq(nodes_got, nodes, sizeof(nodes));
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("cuda-kernels-sample");
@@ -526,5 +635,7 @@ int main(void)
     tcase_add_test(c, mixed_requests);
     tcase_add_test(c, walks);
     tcase_add_loop_test(c, drafts, 0, 2);
+    tcase_add_loop_test(c, next_rows, 0, 2);
+    tcase_add_loop_test(c, settles, 0, 2);
     return test_main(s);
 }

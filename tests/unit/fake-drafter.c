@@ -141,7 +141,7 @@ static int kv_copy(void *self, const uint32_t *from, const uint32_t *to, size_t 
     return 0;
 }
 
-static const struct block_drafter_ops ops = {inject, pass, kv_copy};
+static const struct block_drafter_ops ops = {.inject = inject, .pass = pass, .kv_copy = kv_copy};
 
 void fake_drafter_init(struct fake_drafter *f, struct engine *e, uint32_t window)
 {
