@@ -361,6 +361,9 @@ int cuda_graph_run(struct cuda_model *m, const struct cuda_shape *shape, cuda_en
 
 /* ---- backend_cuda_forward.c ------------------------------------------------------------------------ */
 
+/* The form of activations that products with w read, DCU_FORM_...; and rows in such forms, for the next products. */
+unsigned cuda_form_of(const struct dcu_weight *w);
+int cuda_prepare(struct cuda_model *m, struct dcu_prep p, struct error *err);
 int cuda_forward(struct backend_model *m, const struct fwd_batch *b, struct error *err);
 int cuda_collect(struct backend_model *drafter, uint32_t *ret_tokens, uint64_t *ret_ns,
                  struct error *err);

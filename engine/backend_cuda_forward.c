@@ -2,8 +2,8 @@
 /*
  * One batch through a model on the device: one copy in, the kernels of kernels/cuda in the order of
  * backend_cpu_forward.c (launched or replayed, backend_cuda_graph.c), copies of what was asked for, one
- * wait; a drafter's passes that are run at once, one behind another before that wait.  The kernels compute each row from that row alone (cuda_kernels.h), so no division into launches
- * changes bits.
+ * wait; a drafter's passes that are run at once, one behind another before that wait.  The kernels
+ * compute each row from that row alone (cuda_kernels.h), so no division into launches changes bits.
  */
 #include <string.h>
 
@@ -12,13 +12,12 @@
 
 /* ---- products --------------------------------------------------------------------------------------- */
 
-static unsigned form_of(const struct dcu_weight *w)
+unsigned cuda_form_of(const struct dcu_weight *w)
 {
     return dcu_weight_form(w->type, w->layout);
 }
 
-/* Rows into the forms that the weights of the next products read. */
-static int prepare(struct cuda_model *m, struct dcu_prep p, struct error *err)
+int cuda_prepare(struct cuda_model *m, struct dcu_prep p, struct error *err)
 {
     p.act = m->s.act;
     CUDA_DO(m, err, "preparing activations", m->api->prepare(m->stream, &p));
@@ -48,17 +47,18 @@ static int qkv(const struct run *f, const struct cuda_layer *l, const struct sta
     struct cuda_model *m = f->m;
     const struct cuda_scratch *t = &m->s;
     const struct dcu_weight *w = l->w;
-    int r = prepare(
-        m,
-        (struct dcu_prep){.src = DCU_SRC_RMSNORM,
-                          .x = s->x,
-                          .ldx = t->ld_x,
-                          .w = l->attn_norm,
-                          .eps = m->cfg.rms_eps,
-                          .rows = s->n,
-                          .k = m->cfg.hidden,
-                          .forms = form_of(&w[CUDA_Q]) | form_of(&w[CUDA_K]) | form_of(&w[CUDA_V])},
-        f->err);
+    int r = cuda_prepare(m,
+                         (struct dcu_prep){.src = DCU_SRC_RMSNORM,
+                                           .x = s->x,
+                                           .ldx = t->ld_x,
+                                           .w = l->attn_norm,
+                                           .eps = m->cfg.rms_eps,
+                                           .rows = s->n,
+                                           .k = m->cfg.hidden,
+                                           .forms = cuda_form_of(&w[CUDA_Q]) |
+                                                    cuda_form_of(&w[CUDA_K]) |
+                                                    cuda_form_of(&w[CUDA_V])},
+                         f->err);
     struct dcu_mm mm[3] = {{.w = w[CUDA_Q], .y = t->q, .ldy = t->ld_q},
                            {.w = w[CUDA_K], .y = t->k, .ldy = t->ld_kv},
                            {.w = w[CUDA_V], .y = t->v, .ldy = t->ld_kv}};
@@ -119,14 +119,14 @@ static int output(const struct run *f, const struct cuda_layer *l, const struct 
 {
     struct cuda_model *m = f->m;
     const struct cuda_scratch *t = &m->s;
-    int r = prepare(m,
-                    (struct dcu_prep){.src = DCU_SRC_PLAIN,
-                                      .x = t->att,
-                                      .ldx = t->ld_q,
-                                      .rows = s->n,
-                                      .k = m->cfg.n_heads * m->cfg.head_dim,
-                                      .forms = form_of(&l->w[CUDA_O])},
-                    f->err);
+    int r = cuda_prepare(m,
+                         (struct dcu_prep){.src = DCU_SRC_PLAIN,
+                                           .x = t->att,
+                                           .ldx = t->ld_q,
+                                           .rows = s->n,
+                                           .k = m->cfg.n_heads * m->cfg.head_dim,
+                                           .forms = cuda_form_of(&l->w[CUDA_O])},
+                         f->err);
     struct dcu_mm o = {.w = l->w[CUDA_O], .y = s->x, .ldy = t->ld_x, .flags = DK_MM_ADD};
     return r < 0 ? r : cuda_products(m, &o, 1, s->n, f->err);
 }
@@ -136,31 +136,32 @@ static int feed_forward(const struct run *f, const struct cuda_layer *l, const s
     struct cuda_model *m = f->m;
     const struct cuda_scratch *t = &m->s;
     const struct dcu_weight *w = l->w;
-    int r = prepare(m,
-                    (struct dcu_prep){.src = DCU_SRC_RMSNORM,
-                                      .x = s->x,
-                                      .ldx = t->ld_x,
-                                      .w = l->ffn_norm,
-                                      .eps = m->cfg.rms_eps,
-                                      .rows = s->n,
-                                      .k = m->cfg.hidden,
-                                      .forms = form_of(&w[CUDA_GATE]) | form_of(&w[CUDA_UP])},
-                    f->err);
+    int r = cuda_prepare(
+        m,
+        (struct dcu_prep){.src = DCU_SRC_RMSNORM,
+                          .x = s->x,
+                          .ldx = t->ld_x,
+                          .w = l->ffn_norm,
+                          .eps = m->cfg.rms_eps,
+                          .rows = s->n,
+                          .k = m->cfg.hidden,
+                          .forms = cuda_form_of(&w[CUDA_GATE]) | cuda_form_of(&w[CUDA_UP])},
+        f->err);
     struct dcu_mm mm[2] = {{.w = w[CUDA_GATE], .y = t->g, .ldy = t->ld_f},
                            {.w = w[CUDA_UP], .y = t->u, .ldy = t->ld_f}};
     if (r == 0)
         r = cuda_products(m, mm, 2, s->n, f->err);
     if (r == 0)
-        r = prepare(m,
-                    (struct dcu_prep){.src = DCU_SRC_SILU_MUL,
-                                      .x = t->g,
-                                      .ldx = t->ld_f,
-                                      .u = t->u,
-                                      .ldu = t->ld_f,
-                                      .rows = s->n,
-                                      .k = m->cfg.ffn,
-                                      .forms = form_of(&w[CUDA_DOWN])},
-                    f->err);
+        r = cuda_prepare(m,
+                         (struct dcu_prep){.src = DCU_SRC_SILU_MUL,
+                                           .x = t->g,
+                                           .ldx = t->ld_f,
+                                           .u = t->u,
+                                           .ldu = t->ld_f,
+                                           .rows = s->n,
+                                           .k = m->cfg.ffn,
+                                           .forms = cuda_form_of(&w[CUDA_DOWN])},
+                         f->err);
     struct dcu_mm down = {.w = w[CUDA_DOWN], .y = s->x, .ldy = t->ld_x, .flags = DK_MM_ADD};
     return r < 0 ? r : cuda_products(m, &down, 1, s->n, f->err);
 }
@@ -289,17 +290,17 @@ static int head(const struct run *f, uint32_t i, uint32_t n)
 {
     struct cuda_model *m = f->m;
     const struct cuda_scratch *t = &m->s;
-    int r = prepare(m,
-                    (struct dcu_prep){.src = DCU_SRC_RMSNORM,
-                                      .x = f->s.x,
-                                      .ldx = t->ld_x,
-                                      .index = t->batch.head_index + i,
-                                      .w = m->final_norm,
-                                      .eps = m->cfg.rms_eps,
-                                      .rows = n,
-                                      .k = m->cfg.hidden,
-                                      .forms = form_of(&m->head)},
-                    f->err);
+    int r = cuda_prepare(m,
+                         (struct dcu_prep){.src = DCU_SRC_RMSNORM,
+                                           .x = f->s.x,
+                                           .ldx = t->ld_x,
+                                           .index = t->batch.head_index + i,
+                                           .w = m->final_norm,
+                                           .eps = m->cfg.rms_eps,
+                                           .rows = n,
+                                           .k = m->cfg.hidden,
+                                           .forms = cuda_form_of(&m->head)},
+                         f->err);
     struct dcu_mm mm = {.w = m->head, .y = t->logits, .ldy = m->head.n};
     if (r == 0)
         r = cuda_products(m, &mm, 1, n, f->err);
@@ -524,145 +525,4 @@ int cuda_collect(struct backend_model *drafter, uint32_t *ret_tokens, uint64_t *
     memcpy(ret_tokens, m->p.picks.tokens, m->held.c.n_head * sizeof(*ret_tokens));
     *ret_ns = (uint64_t)((double)ms * 1e6);
     return 0;
-}
-
-/* ---- features to K/V -------------------------------------------------------------------------------- */
-
-static int inject_layers(struct cuda_model *m, uint32_t n, struct error *err)
-{
-    const struct cuda_scratch *t = &m->s;
-    for (uint32_t i = 0; i < m->cfg.n_layers; i++) {
-        const struct cuda_layer *l = &m->layers[i];
-        struct dcu_mm mm[2] = {{.w = l->w[CUDA_K], .y = t->k, .ldy = t->ld_kv},
-                               {.w = l->w[CUDA_V], .y = t->v, .ldy = t->ld_kv}};
-        int r = cuda_products(m, mm, 2, n, err);
-        if (r < 0)
-            return r;
-        struct dcu_qkv p = {.k = t->k,
-                            .v = t->v,
-                            .ldk = t->ld_kv,
-                            .ldv = t->ld_kv,
-                            .k_bias = l->k_bias,
-                            .v_bias = l->v_bias,
-                            .k_norm = l->k_norm,
-                            .eps = m->cfg.rms_eps,
-                            .n_heads = m->cfg.n_heads,
-                            .pairing = m->cfg.rope_pairing,
-                            .cs = t->cs,
-                            .rows = t->batch.rows,
-                            .n_rows = n,
-                            .kv = l->kv};
-        CUDA_DO(m, err, "rotation", m->api->qkv_finish(m->stream, &p));
-    }
-    return 0;
-}
-
-struct injection {
-    struct cuda_model *m;
-    uint32_t n;
-    bool kept;  /* the taps are on the device */
-    bool fused; /* somebody wants to see the features */
-};
-
-/* All layers read the same features: prepared once, in every form that any of them wants. */
-static int features(const struct injection *in, struct error *err)
-{
-    struct cuda_model *m = in->m;
-    const struct cuda_scratch *t = &m->s;
-    const uint32_t n = in->n;
-    unsigned forms = 0;
-    int r = prepare(m,
-                    (struct dcu_prep){.src = DCU_SRC_PLAIN,
-                                      .x = in->kept ? m->kept.mem : t->taps,
-                                      .ldx = in->kept ? m->kept.width : t->tap_floats,
-                                      .index = in->kept ? t->batch.tap_kept : NULL,
-                                      .rows = n,
-                                      .k = m->fc.k,
-                                      .forms = form_of(&m->fc)},
-                    err);
-    struct dcu_mm fc = {.w = m->fc, .y = t->x, .ldy = t->ld_x};
-    if (r == 0)
-        r = cuda_products(m, &fc, 1, n, err);
-    for (uint32_t l = 0; l < m->cfg.n_layers; l++)
-        forms |= form_of(&m->layers[l].w[CUDA_K]) | form_of(&m->layers[l].w[CUDA_V]);
-    if (r == 0)
-        r = prepare(m,
-                    (struct dcu_prep){.src = DCU_SRC_RMSNORM,
-                                      .x = t->x,
-                                      .ldx = t->ld_x,
-                                      .w = m->hidden_norm,
-                                      .eps = m->cfg.rms_eps,
-                                      .rows = n,
-                                      .k = m->cfg.hidden,
-                                      .y = in->fused ? t->h : NULL,
-                                      .ldy = t->ld_x,
-                                      .forms = forms},
-                    err);
-    return r;
-}
-
-static int enqueue_inject(void *arg, struct error *err)
-{
-    const struct injection *in = arg;
-    struct cuda_model *m = in->m;
-    CUDA_DO(
-        m, err, "rotation",
-        m->api->angles(m->stream, m->inv_freq, m->cfg.head_dim, m->s.batch.rows, in->n, m->s.cs));
-    int r = features(in, err);
-    return r < 0 ? r : inject_layers(m, in->n, err);
-}
-
-/* Rows into the pinned area; their taps, too, where the device does not have them. */
-static int fill_injection(struct injection *in, const struct ctx_row *rows, struct error *err)
-{
-    struct cuda_model *m = in->m;
-    const size_t ld = m->s.tap_floats, width = m->fc.k;
-    struct cuda_batch *h = &m->p.later;
-    for (uint32_t i = 0; i < in->n; i++) {
-        h->rows[i] = (struct dcu_row){.pos = rows[i].pos, .slot = rows[i].slot, .n_vis = 1};
-        bool kept = cuda_taps_kept(m, rows[i].taps, &h->tap_kept[i]);
-        if (i && kept != in->kept)
-            return ERR(err, INTERNAL, "features of taps on the host and on the device");
-        in->kept = kept;
-        if (!kept)
-            memcpy(m->p.taps + i * ld, rows[i].taps, width * sizeof(float));
-        in->fused = in->fused || rows[i].fused;
-    }
-    return 0;
-}
-
-int cuda_inject(struct backend_model *drafter, const struct ctx_row *rows, uint32_t n,
-                struct error *err)
-{
-    struct cuda_model *m = cuda_of(drafter);
-    const struct cuda_scratch *t = &m->s;
-    struct injection in = {.m = m, .n = n};
-    if (n == 0)
-        return 0;
-    if (n > m->opt.max_rows)
-        return ERR(err, LIMIT, "features of %u rows: at most %u fit", n, m->opt.max_rows);
-    CUDA_DO(m, err, "the device", m->api->device_use(m->opt.device));
-    int r = cuda_take_later(m, err);
-    if (r == 0)
-        r = fill_injection(&in, rows, err);
-    if (r == 0)
-        r = cuda_batch_send(m, &m->p.later, 0, err);
-    if (r < 0)
-        return r;
-    if (!in.kept)
-        CUDA_DO(m, err, "features",
-                m->api->copy_in(m->stream, t->taps, m->p.taps, n * t->tap_floats * sizeof(float)));
-    struct cuda_shape shape = {
-        .kind = in.fused ? CUDA_INJECT_FUSED : CUDA_INJECT, .rows = n, .kept = in.kept};
-    r = cuda_graph_run(m, &shape, enqueue_inject, &in, err);
-    if (r < 0 || (in.kept && !in.fused))
-        return r;
-    if (in.fused)
-        CUDA_DO(m, err, "features",
-                m->api->copy_out(m->stream, m->p.taps, t->h, n * t->ld_x * sizeof(float)));
-    r = cuda_wait(m, "features", err);
-    for (uint32_t i = 0; i < n && r == 0; i++)
-        if (rows[i].fused)
-            memcpy(rows[i].fused, m->p.taps + i * t->ld_x, m->cfg.hidden * sizeof(float));
-    return r;
 }

@@ -25,6 +25,7 @@ libdedit_engine_a_SOURCES = \
 	%D%/backend_cuda_pick.c \
 	%D%/backend_cuda_forward.c \
 	%D%/backend_cuda_graph.c \
+	%D%/backend_cuda_inject.c \
 	%D%/backend_cuda_load.c \
 	%D%/backend_cuda_scratch.c \
 	%D%/backend_cuda_weights.c \
