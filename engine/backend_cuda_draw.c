@@ -290,6 +290,8 @@ void cuda_draws_deliver(const struct cuda_model *m, const struct fwd_batch *b,
         if (!to)
             continue;
         to->n = c->walks ? from->n_choices : 0;
+        if (to->n > FWD_MAX_PATH) /* no device says so; it would be no path of the host's */
+            to->n = FWD_MAX_PATH;
         memcpy(to->row, from->row, to->n * sizeof(*to->row));
     }
 }
