@@ -54,7 +54,8 @@ bench_lab_mm_SOURCES = %D%/lab/mm.c
 bench_lab_mm_LDADD = $(kernels_libs) libdedit-base.a
 
 EXTRA_DIST += %D%/paper/README.md %D%/paper/run %D%/paper/prompts %D%/paper/results
-EXTRA_DIST += %D%/daemon/round-cost.sh %D%/peers/llama-bench.sh %D%/peers/llama-server.sh
+EXTRA_DIST += %D%/daemon/round-cost.sh %D%/peers/llama-bench.sh %D%/peers/llama-server.sh \
+	%D%/peers/random-gguf.py %D%/peers/torch-train.py
 EXTRA_PROGRAMS += %D%/lab/pool
 bench_lab_pool_SOURCES = %D%/lab/pool.c
 bench_lab_pool_LDADD = $(kernels_libs) libdedit-base.a

@@ -145,3 +145,4 @@ libdedit_kernels_amx_a_SOURCES += \
 	%D%/cpu/gemm/amx_copy.h \
 	%D%/cpu/gemm/transpose16.h \
 	%D%/cpu/train/amx.c
+EXTRA_DIST += %D%/README.md

@@ -149,6 +149,8 @@ static int read_notes(const struct js_obj *o, struct data_record *ret, struct er
         return r;
     if (r == 0 && !(ret->temperature >= 0 && ret->temperature <= 100))
         return ERR(err, FORMAT, "%s: \"temperature\" is not from 0 to 100", o->file);
+    if (r == 0 && ret->temperature == 0)
+        ret->temperature = 0; /* never -0, which is written as "-0" and read back as 0 */
     if ((r = read_u64(o, "seed", &ret->seed, err)) < 0)
         return r;
     ret->has_seed = r == 0;
