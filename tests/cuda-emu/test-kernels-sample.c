@@ -587,8 +587,10 @@ START_TEST(settles)
         const uint32_t p = repeats[b][0], q = repeats[b][1];
         for (uint32_t k = 0; k < s.n; k++) {
             history[p][s.first + k].token = history[q][s.first + k].token;
-            if (p > q + 2) /* all but the last draft: no repetition */
-                history[p - 1][s.first + k].token = history[q][s.first + k].token + (k + 1 == s.n);
+            if (p >
+                q + 2) /* all but the last draft of another pass: no repetition, and none for most lanes */
+                history[p - 1][s.first + k].token =
+                    history[q + 1][s.first + k].token + (k + 1 == s.n);
         }
         for (uint32_t k = 0; k < s.n; k++)
             want[s.first + k] = history[_i == 0 ? 0 : p ? p : PASSES - 1][s.first + k].token;
