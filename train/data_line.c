@@ -31,14 +31,15 @@ static void data_record_clear(struct data_record *r)
     r->ids.len = 0;
 }
 
-/* Cut at a character's end, since it goes into messages. */
+/* Without what a string of JSON escapes, cut at a character's end, since it goes into messages. */
 static void copy_name(char *to, size_t size, const char *s)
 {
-    size_t n = strlen(s);
-    if (n >= size)
-        for (n = size - 1; n > 0 && !utf8_valid(s, n);)
-            n--;
-    memcpy(to, s, n);
+    size_t n = 0;
+    for (; *s && n + 1 < size; s++)
+        if (*s != '"' && *s != '\\' && (unsigned char)*s >= ' ')
+            to[n++] = *s;
+    while (n && !utf8_valid(to, n)) /* a character that was cut */
+        n--;
     to[n] = '\0';
 }
 
@@ -219,16 +220,6 @@ int data_parse_line(const char *text, size_t len, const char *file, uint64_t lin
 
 /* ---- writing ------------------------------------------------------------------------------------- */
 
-/* A name of ours, or one that was read: quotes and control characters are left out. */
-static int add_name(struct strbuf *out, const char *s)
-{
-    int r = strbuf_addc(out, '"');
-    for (; *s && r == 0; s++)
-        if (*s != '"' && *s != '\\' && (unsigned char)*s >= ' ')
-            r = strbuf_addc(out, *s);
-    return r < 0 ? r : strbuf_addc(out, '"');
-}
-
 static int add_uint(struct strbuf *out, uint32_t v)
 {
     char digits[12];
@@ -245,9 +236,8 @@ static int add_notes(const struct data_record *r, struct strbuf *out)
     int code = strbuf_addc(out, '{');
     if (r->has_number && code == 0)
         code = strbuf_addf(out, "\"n\": %llu, ", (unsigned long long)r->number);
-    if (r->kind[0] && code == 0 && (code = strbuf_adds(out, "\"kind\": ")) == 0 &&
-        (code = add_name(out, r->kind)) == 0)
-        code = strbuf_adds(out, ", ");
+    if (r->kind[0] && code == 0) /* a name of ours, or what copy_name() left */
+        code = strbuf_addf(out, "\"kind\": \"%s\", ", r->kind);
     if (r->has_seed && code == 0)
         code = strbuf_addf(out, "\"seed\": %llu, ", (unsigned long long)r->seed);
     if (r->temperature >= 0 && code == 0)
