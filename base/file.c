@@ -188,15 +188,21 @@ int folders_make(const char *path, unsigned mode, struct error *err)
     _cleanup_free_ char *part = mem_strdup(path);
     if (!part)
         return ERR_NOMEM(err);
-    for (char *s = part[0] ? strchr(part + 1, '/') : NULL; s; s = strchr(s + 1, '/')) {
+    if (!part[0])
+        return ERR(err, INVALID, "an empty path is no folder");
+    for (char *s = part + 1;; s++) {
+        struct stat st;
+        const char was = *s;
+        if (was && was != '/')
+            continue;
         *s = '\0';
-        (void)mkdir(part, mode); /* the whole path tells */
-        *s = '/';
+        const int cause = mkdir(part, mode) < 0 ? errno : 0;
+        if (cause &&
+            (stat(part, &st) < 0 || !S_ISDIR(st.st_mode))) /* the part that is in the way */
+            return ERR(err, IO, "%s: cannot create: %s", part,
+                       cause == EEXIST ? "there is a file of that name" : strerror(cause));
+        *s = was;
+        if (!was)
+            return 0;
     }
-    struct stat st;
-    if (mkdir(path, mode) < 0 && errno != EEXIST)
-        return ERR(err, IO, "%s: cannot create: %s", path, strerror(errno));
-    if (stat(path, &st) < 0 || !S_ISDIR(st.st_mode))
-        return ERR(err, IO, "%s: cannot create: there is a file of that name", path);
-    return 0;
 }

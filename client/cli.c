@@ -348,8 +348,9 @@ int main(int argc, char **argv)
     /* A reader that went away (`| head`) ends the program without a word. */
     signal(SIGPIPE, SIG_DFL);
     int r = run(argc, argv);
-    if (fflush(stdout) != 0 && r == CLI_OK) {
-        fprintf(stderr, "dedit-client: standard output: %s\n", strerror(errno));
+    /* Now, or by a flush before, whose cause is gone. */
+    if ((fflush(stdout) != 0 || ferror(stdout)) && r == CLI_OK) {
+        fputs("dedit-client: standard output: cannot write all of it\n", stderr);
         r = CLI_FAILED;
     }
     return r;

@@ -80,6 +80,7 @@ int checkpoint_newest(const char *folder, struct train_state *ret, char **ret_pa
     _cleanup_strbuf_ struct strbuf path = {0};
     int r = list(folder, &s, err);
     bool found = false;
+    struct error newest = {0};
     for (size_t i = 0; r == 0 && !found && i < s.n; i++) {
         struct error why = {0};
         if (path_of(folder, s.v[i], &path) < 0) {
@@ -91,11 +92,17 @@ int checkpoint_newest(const char *folder, struct train_state *ret, char **ret_pa
             r = ERR_NOMEM(err);
         else if (got < 0 && skipped)
             skipped(arg, why.msg);
+        if (i == 0)
+            newest = why;
         found = got == 0;
     }
-    mem_free(s.v);
-    if (r == 0 && !found)
+    /* Damaged ones are no empty folder: who starts over there would write over what is left. */
+    if (r == 0 && !found && s.n)
+        r = ERR(err, FORMAT, "%s: no checkpoint that can be read; the newest: %s", folder,
+                newest.msg);
+    else if (r == 0 && !found)
         r = ERR(err, NOT_FOUND, "%s: no checkpoint that can be read", folder);
+    mem_free(s.v);
     if (r == 0 && ret_path) {
         *ret_path = mem_strdup(path.s);
         if (!*ret_path) {

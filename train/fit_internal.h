@@ -13,6 +13,7 @@
 #include "train/taps.h"
 
 struct fit {
+    int dir_fd; /* of the run's folder, locked; -1 */
     struct fit_options o; /* with defaults resolved */
     struct data_set *data;
     uint32_t *train, *held; /* numbers of samples */

@@ -5,14 +5,16 @@
  * use.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <sys/file.h>
 
 #include "base/alloc.h"
+#include "base/fd.h"
 #include "train/fit_internal.h"
 #include "train/from_drafter.h"
 #include "train/vocabulary.h"
@@ -285,6 +287,22 @@ static int resume(struct fit *f, struct error *err)
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
+/* The run's folder, which nobody else may write to meanwhile. */
+static int open_folder(struct fit *f, struct error *err)
+{
+    int r = folders_make(f->o.out, 0777, err);
+    if (r < 0)
+        return r;
+    f->dir_fd = open(f->o.out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (f->dir_fd < 0)
+        return ERR(err, IO, "%s: %s", f->o.out, strerror(errno));
+    if (flock(f->dir_fd, LOCK_EX | LOCK_NB) < 0)
+        return errno == EWOULDBLOCK
+                   ? ERR(err, BUSY, "%s: another run is writing there", f->o.out)
+                   : ERR(err, IO, "%s: cannot lock: %s", f->o.out, strerror(errno));
+    return 0;
+}
+
 static int open_run(struct fit *f, struct error *err)
 {
     struct data_set_info info;
@@ -297,8 +315,9 @@ static int open_run(struct fit *f, struct error *err)
         r = load_data(f, model_file_config(f->target)->vocab_size, err);
     if (r < 0)
         return r;
-    if (mkdir(f->o.out, 0777) < 0 && errno != EEXIST)
-        return ERR(err, IO, "%s: cannot make the folder: %s", f->o.out, strerror(errno));
+    r = open_folder(f, err);
+    if (r < 0)
+        return r;
     data_set_get_info(f->data, &info);
     f->recipe = recipe_of(&f->o, info.hash);
     if (!f->recipe)
@@ -339,6 +358,7 @@ static int open_run(struct fit *f, struct error *err)
 int fit_open(struct fit *f, const struct fit_options *o, struct error *err)
 {
     memset(f, 0, sizeof(*f));
+    f->dir_fd = -1;
     f->o = *o;
     int r = open_run(f, err);
     if (r < 0)
@@ -381,5 +401,7 @@ void fit_close(struct fit *f)
     mem_free(f->train);
     mem_free(f->held);
     model_file_free(f->target);
+    fd_close(f->dir_fd); /* gives the lock back */
     memset(f, 0, sizeof(*f));
+    f->dir_fd = -1;
 }

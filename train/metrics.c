@@ -82,6 +82,8 @@ int metrics_open(struct metrics *m, const char *out, uint64_t step, bool quiet, 
     if (strbuf_addf(&path, "%s/metrics.csv", out) < 0)
         return ERR_NOMEM(err);
     if (access(path.s, F_OK) == 0) {
+        if (access(path.s, W_OK) < 0) /* before it is written anew beside its place */
+            return ERR(err, IO, "%s: cannot write: %s", path.s, strerror(errno));
         int r = file_read(path.s, (size_t)1 << 30, &old, &len, err);
         if (r < 0)
             return r;

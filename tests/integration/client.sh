@@ -53,6 +53,13 @@ assert a["completion_tokens"] == b["completion_tokens"] == 30 and j["speedup"] >
         status 2 "$client" generate --compare --verification rejection x && status 4 "$client" generate --raw --compare --method dflash x
 }
 ok 'plain and drafted answers compared' compare
+full() {
+    for form in --quiet --compare --trace --json; do
+        "$client" generate --raw -t 0 -n 4 $form x > /dev/full 2> "$scratch/err" && return 1
+        grep -q 'standard output' "$scratch/err" || return 1
+    done
+}
+ok 'generate: an answer that cannot be written is no success' full
 # What says how to draft is not for the plain answer.
 compare_drafting() {
     "$client" generate --raw --method ngram --window 4 --no-noise -n 12 --temperature 0 --ignore-eos --compare --quiet 'a b a b a b' > /dev/null || return 1

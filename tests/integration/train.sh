@@ -200,4 +200,19 @@ onto_itself() {
     done
 }
 ok 'export: not over what it reads' onto_itself
+damaged() {
+    # Nothing is begun anew over a run that cannot be read, or that another process is in.
+    cp -r run hurt || return 1
+    for f in hurt/step-*.safetensors; do truncate -s 1000 "$f"; done
+    before=$(find hurt -type f -exec cksum {} +)
+    for more in '' --fresh; do
+        # shellcheck disable=SC2086 # none or one
+        status 1 "$train" fit --quiet --model "$model" --output hurt --steps 30 $more data &&
+            grep -q 'hurt: no checkpoint that can be read; the newest: hurt/step-.*safetensors: ' "$scratch/err" || return 1
+    done
+    [ "$before" = "$(find hurt -type f -exec cksum {} +)" ] || return 1
+    flock run "$train" fit --model "$model" --output run --steps 30 data 2> log && return 1
+    grep -q 'run: another run is writing there' log
+}
+ok 'fit: damaged checkpoints stay, and so does what another run writes' damaged
 finish
