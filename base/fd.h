@@ -29,6 +29,9 @@ int fd_open_regular(const char *path, uint64_t *ret_size, struct error *err); /*
 int file_read(const char *path, size_t max, char **ret, size_t *ret_len, struct error *err);
 /* A folder, and whatever part of its path is missing, with this mode less the umask; one that is there is fine. */
 int folders_make(const char *path, unsigned mode, struct error *err);
+/* Opens a folder and locks it until the descriptor is closed; BUSY where somebody has it, who is named `who`
+ * then ("another process"). */
+int folder_lock(const char *path, const char *who, struct error *err); /* fd or negative */
 /* Writes to a new file beside path, syncs it, renames it over path; with the mode of the file that is
  * replaced. */
 int file_write_atomic(const char *path, const void *data, size_t len, struct error *err);

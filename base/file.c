@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -205,4 +206,17 @@ int folders_make(const char *path, unsigned mode, struct error *err)
         if (!was)
             return 0;
     }
+}
+
+int folder_lock(const char *path, const char *who, struct error *err)
+{
+    _cleanup_fd_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return ERR(err, IO, "%s: %s", path, strerror(errno));
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+        return errno == EWOULDBLOCK ? ERR(err, BUSY, "%s: %s is writing there", path, who)
+                                    : ERR(err, IO, "%s: cannot lock: %s", path, strerror(errno));
+    int ret = fd;
+    fd = -1;
+    return ret;
 }

@@ -343,18 +343,32 @@ static void add_cost(struct engine *e, const struct cost_load *load, uint32_t pa
         cost_add(&e->controller.costs, COST_DRAFTER, load, ns / passes);
 }
 
+/* One more block in the drafter's batch. */
+static void add_block(struct cost_load *load, const struct draft_entry *k)
+{
+    load->rows += k->round->window;
+    load->entries += k->seq->n_kv;
+    load->positions += (double)k->round->window * k->seq->n_kv;
+}
+
+/* Passes of the round that is the furthest. */
+static uint32_t furthest(const struct engine *e, uint32_t n)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (e->draft_entries[i].round->pass > most)
+            most = e->draft_entries[i].round->pass;
+    return most;
+}
+
 static int run_passes(struct engine *e, uint32_t n, struct error *err)
 {
     const struct block_drafter *b = &e->drafter;
     uint64_t t = clock_now_ns();
     for (uint32_t i = 0, j; i < n; i = j) {
         struct cost_load load = {0};
-        for (j = i; j < n && load.rows + e->draft_entries[j].round->window <= b->max_rows; j++) {
-            const struct draft_entry *k = &e->draft_entries[j];
-            load.rows += k->round->window;
-            load.entries += k->seq->n_kv;
-            load.positions += (double)k->round->window * k->seq->n_kv;
-        }
+        for (j = i; j < n && load.rows + e->draft_entries[j].round->window <= b->max_rows; j++)
+            add_block(&load, &e->draft_entries[j]);
         if (j == i)
             return ERR(err, INTERNAL, "a window of %u rows: the drafter takes %u",
                        e->draft_entries[i].round->window, b->max_rows);
@@ -374,12 +388,9 @@ static int run_passes(struct engine *e, uint32_t n, struct error *err)
  * one where only scripts wait. */
 static void count_steps(struct engine *e, uint32_t n)
 {
-    uint32_t steps = n ? e->draft_steps : e->draft_steps + 1;
-    for (uint32_t i = 0; i < n; i++)
-        if (e->draft_entries[i].round->pass > steps)
-            steps = e->draft_entries[i].round->pass;
-    const uint32_t ran = steps - e->draft_steps;
-    e->draft_steps = steps;
+    const uint32_t most = furthest(e, n);
+    const uint32_t ran = n == 0 ? 1 : most > e->draft_steps ? most - e->draft_steps : 0;
+    e->draft_steps += ran;
     e->stats.draft_steps += ran;
     for (uint32_t i = 0; i < e->n_running; i++) {
         struct request *r = e->running[i];
@@ -469,15 +480,10 @@ int drafting_collect(struct engine *e, uint64_t *ret_ns, struct error *err)
 {
     const struct block_drafter *b = &e->drafter;
     struct cost_load load = {0};
-    uint32_t steps = 0;
     int r = b->ops->end(b->self, e->draft_entries, e->n_begun, ret_ns, err);
-    for (uint32_t i = 0; i < e->n_begun; i++) {
-        const struct draft_entry *k = &e->draft_entries[i];
-        load.rows += k->round->window;
-        load.entries += k->seq->n_kv;
-        load.positions += (double)k->round->window * k->seq->n_kv;
-        steps = k->round->pass > steps ? k->round->pass : steps;
-    }
+    for (uint32_t i = 0; i < e->n_begun; i++)
+        add_block(&load, &e->draft_entries[i]);
+    e->stats.draft_steps += furthest(e, e->n_begun);
     e->n_begun = 0;
     for (struct request *q = e->all; q; q = q->next) {
         struct drafting_state *d = q->drafting;
@@ -495,7 +501,6 @@ int drafting_collect(struct engine *e, uint64_t *ret_ns, struct error *err)
         mark_edited(d);
         r = check_pass(e, d, err);
     }
-    e->stats.draft_steps += steps;
     if (r == 0)
         add_cost(e, &load, e->draft_entries[0].round->passes, *ret_ns);
     return r;

@@ -4,14 +4,11 @@
  * values, or all of it from the newest checkpoint; and whether it fits into the memory that it may
  * use.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 
 #include "base/alloc.h"
 #include "base/fd.h"
@@ -293,14 +290,8 @@ static int open_folder(struct fit *f, struct error *err)
     int r = folders_make(f->o.out, 0777, err);
     if (r < 0)
         return r;
-    f->dir_fd = open(f->o.out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (f->dir_fd < 0)
-        return ERR(err, IO, "%s: %s", f->o.out, strerror(errno));
-    if (flock(f->dir_fd, LOCK_EX | LOCK_NB) < 0)
-        return errno == EWOULDBLOCK
-                   ? ERR(err, BUSY, "%s: another run is writing there", f->o.out)
-                   : ERR(err, IO, "%s: cannot lock: %s", f->o.out, strerror(errno));
-    return 0;
+    f->dir_fd = folder_lock(f->o.out, "another run", err);
+    return f->dir_fd < 0 ? f->dir_fd : 0;
 }
 
 static int open_run(struct fit *f, struct error *err)

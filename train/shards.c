@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -252,13 +251,8 @@ static int open_folder(struct shards *s, struct error *err)
 {
     if (mkdir(s->dir, 0777) < 0 && errno != EEXIST)
         return ERR(err, IO, "%s: cannot create: %s", s->dir, strerror(errno));
-    s->dir_fd = open(s->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (s->dir_fd < 0)
-        return ERR(err, IO, "%s: %s", s->dir, strerror(errno));
-    if (flock(s->dir_fd, LOCK_EX | LOCK_NB) < 0)
-        return errno == EWOULDBLOCK ? ERR(err, BUSY, "%s: another process is writing there", s->dir)
-                                    : ERR(err, IO, "%s: cannot lock: %s", s->dir, strerror(errno));
-    return 0;
+    s->dir_fd = folder_lock(s->dir, "another process", err);
+    return s->dir_fd < 0 ? s->dir_fd : 0;
 }
 
 static int open_all(struct shards *s, struct walk *w, struct error *err)
