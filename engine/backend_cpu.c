@@ -4,29 +4,37 @@
 
 #include "engine/backend_cpu.h"
 
+/* Position `from` of a block and head to `to`, of a block and head; e: bytes of an element. */
+static void copy_position(const struct dk_kv *kv, size_t from_head, size_t from, size_t to_head,
+                          size_t to, size_t e)
+{
+    char *k = kv->k, *v = kv->v;
+    const size_t hd = kv->head_dim;
+    for (size_t d = 0; d < hd; d++)
+        memcpy(k + (to_head + dk_kv_k_at(kv, to, d)) * e,
+               k + (from_head + dk_kv_k_at(kv, from, d)) * e, e);
+    if (!dk_kv_paired(kv)) {
+        memcpy(v + (to_head + dk_kv_v_at(kv, to, 0)) * e,
+               v + (from_head + dk_kv_v_at(kv, from, 0)) * e, hd * e);
+        return;
+    }
+    for (size_t d = 0; d < hd; d++)
+        memcpy(v + (to_head + dk_kv_v_at(kv, to, d)) * e,
+               v + (from_head + dk_kv_v_at(kv, from, d)) * e, e);
+}
+
 static int cpu_kv_copy(struct backend_model *m, const uint32_t *from, const uint32_t *to, size_t n,
                        struct error *err)
 {
     (void)err;
-    const size_t e = dk_kv_elem_bytes(m->mem.kv_type), hd = m->cfg.head_dim;
-    const size_t heads = m->cfg.n_kv_heads, block = heads * hd * DK_KV_BLOCK * e;
-    for (uint32_t l = 0; l < m->cfg.n_layers; l++) {
-        char *k = m->layers[l].kv.k, *v = m->layers[l].kv.v;
-        for (size_t i = 0; i < n; i++) {
-            if (from[i] == to[i])
-                continue;
-            size_t fb = from[i] / DK_KV_BLOCK * block, fi = from[i] % DK_KV_BLOCK;
-            size_t tb = to[i] / DK_KV_BLOCK * block, ti = to[i] % DK_KV_BLOCK;
-            for (size_t h = 0; h < heads; h++) {
-                /* K: [head_dim][16 positions], V: [16 positions][head_dim]. */
-                size_t head = h * hd * DK_KV_BLOCK * e;
-                for (size_t d = 0; d < hd; d++)
-                    memcpy(k + tb + head + (d * DK_KV_BLOCK + ti) * e,
-                           k + fb + head + (d * DK_KV_BLOCK + fi) * e, e);
-                memcpy(v + tb + head + ti * hd * e, v + fb + head + fi * hd * e, hd * e);
-            }
-        }
-    }
+    const size_t e = dk_kv_elem_bytes(m->mem.kv_type), head = m->cfg.head_dim * DK_KV_BLOCK;
+    const size_t heads = m->cfg.n_kv_heads;
+    for (uint32_t l = 0; l < m->cfg.n_layers; l++)
+        for (size_t i = 0; i < n; i++)
+            for (size_t h = 0; h < heads && from[i] != to[i]; h++)
+                copy_position(&m->layers[l].kv, (from[i] / DK_KV_BLOCK * heads + h) * head,
+                              from[i] % DK_KV_BLOCK, (to[i] / DK_KV_BLOCK * heads + h) * head,
+                              to[i] % DK_KV_BLOCK, e);
     return 0;
 }
 

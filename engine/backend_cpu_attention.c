@@ -215,7 +215,7 @@ static void by_chunks(const struct fwd *f, const struct dk_par *par, const struc
         if (u >= units)
             break;
         const struct cpu_tile *t = &rows->tiles[u / chunks / kv_heads];
-        uint32_t c = u % chunks, h = u / chunks % kv_heads * group;
+        uint32_t c = u / kv_heads % chunks, h = u % kv_heads * group;
         if (c * DK_ATTN_CHUNK < t->longest)
             m->ops->attention_part(&l->kv, rows->paths + t->row0, t->row1 - t->row0,
                                    m->s.q + t->row0 * m->s.ld_q, m->s.ld_q, m->s.part + t->part,

@@ -177,6 +177,9 @@ uint32_t dk_kv_elem_bytes(enum dk_kv_type t);
 /*
  * K and V of one layer.  Slot s = block * 16 + i.  In block b:
  *   K: [kv head][head_dim][16 positions]     V: [kv head][16 positions][head_dim]
+ * or, where dk_kv_paired(), as TDPBF16PS takes them, pairs of dimensions and pairs of positions:
+ *   K: [kv head][head_dim / 2][16 positions][2]
+ *   V: [kv head][head_dim / 16][8][16 dimensions][2 positions]
  * each block n_kv_heads * head_dim * 16 elements; k and v 64-byte aligned.
  */
 struct dk_kv {
@@ -185,6 +188,20 @@ struct dk_kv {
     void *k, *v;
     bool amx; /* attention of the AMX BF16 class, see below */
 };
+static inline bool dk_kv_paired(const struct dk_kv *kv)
+{
+    return kv->amx && kv->type == DK_KV_BF16 && kv->head_dim % 32 == 0;
+}
+/* Where dimension d of a block's position `at` lies, in elements, from the block and KV head on. */
+static inline size_t dk_kv_k_at(const struct dk_kv *kv, size_t at, size_t d)
+{
+    return dk_kv_paired(kv) ? d / 2 * 2 * DK_KV_BLOCK + at * 2 + d % 2 : d * DK_KV_BLOCK + at;
+}
+static inline size_t dk_kv_v_at(const struct dk_kv *kv, size_t at, size_t d)
+{
+    return dk_kv_paired(kv) ? d / 16 * 16 * DK_KV_BLOCK + at / 2 * 32 + d % 16 * 2 + at % 2
+                            : at * kv->head_dim + d;
+}
 /*
  * The path of one query row: the slots of the positions that it sees, in order, itself last.
  * Position p of the path lies in slot
@@ -243,8 +260,8 @@ struct dk_ops {
      * a = fma(a_new, c_new, a_old * c_old), l alike.  out = a / l (division).
      *
      * kv->amx: q, K, V are rounded to BF16, e_p where it multiplies V, and the two sums are those of
-     * TDPBF16PS, over 32 dimensions and over 32 positions (from the chunk's first) at a time, padded
-     * with zeros; 0.0 is added to a_d.  K and V of F32 and those of BF16 give the same, therefore.
+     * TDPBF16PS, over 32 dimensions and over 16 positions (a block's) at a time, padded with
+     * zeros; 0.0 is added to a_d.  K and V of F32 and those of BF16 give the same, therefore.
      * Portable twin in cpu/attention/amx_ref.c.
      */
     void (*attention)(const struct dk_kv *kv, const struct dk_attn_row *rows, uint32_t n_rows,

@@ -2,7 +2,7 @@
 /*
  * One element of TDPBF16PS, portable, bit for bit.
  *
- * The instruction, for each 32 inputs: two sums from zero, one of the even and one of the odd inputs,
+ * The instruction, for each 32 inputs (or as many as the tiles are configured for): two sums from zero, one of the even and one of the odd inputs,
  * by fused multiply-adds in ascending order; their sum; and that added to the accumulator.  Round to
  * nearest even throughout, denormal operands read as zero and tiny results flushed to a zero of the
  * same sign, whatever MXCSR says.
@@ -36,13 +36,18 @@ static inline float dk_tdp_add(float a, float b)
     return dk_tdp_flush(dk_fma_odd(a, 1.0f, b));
 }
 
-/* acc after 32 inputs: x[32], and pairs of weights `step` elements apart. */
-static inline float dk_tdp_element(float acc, const uint16_t *x, const uint16_t *w, size_t step)
+/* acc after n inputs, 32 where tiles are whole: x[n], and pairs of weights `step` elements apart. */
+static inline float dk_tdp_inputs(float acc, const uint16_t *x, const uint16_t *w, size_t step,
+                                  uint32_t n)
 {
     float even = 0, odd = 0;
-    for (uint32_t i = 0; i < 32; i += 2, w += step) {
+    for (uint32_t i = 0; i < n; i += 2, w += step) {
         even = dk_tdp_flush(dk_fma_odd(dk_tdp_operand(x[i]), dk_tdp_operand(w[0]), even));
         odd = dk_tdp_flush(dk_fma_odd(dk_tdp_operand(x[i + 1]), dk_tdp_operand(w[1]), odd));
     }
     return dk_tdp_add(acc, dk_tdp_add(even, odd));
+}
+static inline float dk_tdp_element(float acc, const uint16_t *x, const uint16_t *w, size_t step)
+{
+    return dk_tdp_inputs(acc, x, w, step, 32);
 }

@@ -38,7 +38,10 @@ static void detect(struct dk_cpu *c)
     c->avx2 = os_ymm && fma && f16c && (b7 >> 5 & 1);
     c->avx512 = c->avx2 && os_zmm && (b7 >> 16 & 1) && (b7 >> 17 & 1) && (b7 >> 30 & 1) &&
                 (b7 >> 31 & 1) && (c7 >> 11 & 1);
-    bool amx = c->avx512 && os_tile && (d7 >> 22 & 1) && (d7 >> 24 & 1) && (d7 >> 25 & 1);
+    uint32_t a71 = 0; /* leaf 7, 1: AVX512_BF16, which rounds beside the tiles */
+    (void)__get_cpuid_count(7, 1, &a71, &b, &cx, &d);
+    bool amx = c->avx512 && os_tile && (d7 >> 22 & 1) && (d7 >> 24 & 1) && (d7 >> 25 & 1) &&
+               (a71 >> 5 & 1);
     /* The permission holds for the whole process, threads that exist already included. */
     c->amx = amx && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM_, XFEATURE_XTILEDATA_) == 0;
 }

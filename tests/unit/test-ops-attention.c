@@ -438,7 +438,7 @@ END_TEST
  * Against double precision.  With u = 2^-24: a score's error is at most ds = (hd + 2) u scale
  * sum |q k|; exp adds 1 ulp and its argument's error, twice ds, and rounding of the difference;
  * the sums over at most 256 positions, the merges and the division come on top.  The AMX class
- * rounds both factors of either sum to BF16, each by at most 2^-9, and adds up 34 numbers at a time.
+ * rounds both factors of either sum to BF16, each by at most 2^-9, and adds up 34 or 18 numbers at a time.
  */
 START_TEST(definition)
 {
@@ -510,8 +510,8 @@ static void poison_v(struct pool *p, const struct dk_attn_row *row, uint32_t d, 
 {
     const uint32_t hd = p->kv.head_dim, at = row->n_vis - 1;
     for (uint32_t h = 0; h < p->kv.n_kv_heads; h++) {
-        size_t i =
-            ((size_t)row->blocks[at / 16] * p->kv.n_kv_heads + h) * hd * 16 + at % 16 * hd + d;
+        size_t i = ((size_t)row->blocks[at / 16] * p->kv.n_kv_heads + h) * hd * 16 +
+                   dk_kv_v_at(&p->kv, at % 16, d);
         if (p->kv.type == DK_KV_F32)
             ((float *)p->kv.v)[i] = x;
         else

@@ -182,9 +182,10 @@ START_TEST(kv_store)
 {
     struct rng r = {14};
     static const uint32_t dims[] = {16, 64, 80, 5, 33, 128};
-    for (int i = 0; i < 54; i++) {
+    for (int i = 0; i < 108; i++) {
         uint32_t hd = dims[i % 6], heads = 1 + rng_below(&r, 3), n = hd * heads;
         enum dk_kv_type type = (enum dk_kv_type)(i / 6 % 3);
+        const bool amx = i >= 54, paired = amx && type == DK_KV_BF16 && hd % 32 == 0;
         uint32_t es = dk_kv_elem_bytes(type);
         size_t bytes = (size_t)3 * n * DK_KV_BLOCK * es;
         char *mem[4];
@@ -199,7 +200,7 @@ START_TEST(kv_store)
                 x[k] = INFINITY;
         }
         uint32_t slot = rng_below(&r, 48);
-        struct dk_kv kv = {type, heads, hd, mem[0], mem[1], false};
+        struct dk_kv kv = {type, heads, hd, mem[0], mem[1], amx};
         dk_ops(DK_TIER_C)->kv_store(&kv, slot, 0, kv.n_kv_heads, x, y);
         size_t written = 0;
         for (size_t b = 0; b < bytes / es; b++) {
@@ -211,6 +212,10 @@ START_TEST(kv_store)
             for (uint32_t d = 0; d < hd; d++) {
                 size_t base = (slot / 16 * heads + h) * hd * 16;
                 size_t ik = base + d * 16 + slot % 16, iv = base + slot % 16 * hd + d;
+                if (paired) {
+                    ik = base + d / 2 * 32 + slot % 16 * 2 + d % 2;
+                    iv = base + d / 16 * 256 + slot % 16 / 2 * 32 + d % 16 * 2 + slot % 2;
+                }
                 if (type == DK_KV_F32) {
                     ck_assert(same_bits(((float *)mem[0])[ik], x[h * hd + d]));
                     ck_assert(same_bits(((float *)mem[1])[iv], y[h * hd + d]));
@@ -222,7 +227,7 @@ START_TEST(kv_store)
             }
         FOR_TIERS(ops)
         {
-            struct dk_kv kv2 = {type, heads, hd, mem[2], mem[3], false};
+            struct dk_kv kv2 = {type, heads, hd, mem[2], mem[3], amx};
             memset(mem[2], 0x55, bytes);
             memset(mem[3], 0x55, bytes);
             ops->kv_store(&kv2, slot, 0, kv2.n_kv_heads, x, y);

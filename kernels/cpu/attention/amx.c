@@ -3,13 +3,13 @@
  * Attention of the AMX BF16 class on tiles of TDPBF16PS.
  *
  * Adjacent rows with the same block list and the heads of one KV group form a tile of up to QUERIES
- * queries.  K and V of a chunk are rounded once for all of them and laid out as the instruction wants
- * them, pairs of dimensions (of positions) by 16 positions (dimensions); scores are products of 16
- * queries by 16 positions, values of 16 queries by 16 dimensions.
+ * queries.  Scores are products of 16 queries by 16 positions, values of 16 queries by 16 dimensions.
+ * K and V that are kept paired are tiles as they lie in the pool; others are rounded and laid out once
+ * for all queries.
  *
  * Positions that a row does not see have an exponential of zero.  That is no harm as long as V there
- * is finite; groups of 32 positions in which it is not, and those where tails begin, are multiplied
- * for each row alone, with zeros in place of what it does not see.
+ * is finite; blocks in which it is not, and those where tails begin, are multiplied for each row alone,
+ * with zeros in place of what it does not see.
  */
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/attention/amx_round.h"
@@ -20,22 +20,24 @@
 #define HEADS    16u /* of a KV group in one tile, at most: rows of a tile register */
 #define STRIDE   (DK_MAX_HEAD_DIM + 16) /* floats; away from powers of two */
 #define S_STRIDE (DK_ATTN_CHUNK + 16)
-#define GROUPS   (DK_ATTN_CHUNK / GROUP)
+#define E_STRIDE (DK_ATTN_CHUNK + 32) /* of 16 bits */
 #define D32      (DK_MAX_HEAD_DIM / 32)
 #define D16      (DK_MAX_HEAD_DIM / 16)
 _Static_assert(QUERIES <= TAIL_ROWS, "a tile's rows");
 
 struct work {
-    a_tile q[Q_TILES * D32]; /* [tile of queries][32 dimensions] */
-    a_tile e[Q_TILES * GROUPS], row_e[GROUPS];
-    b_tile k[CHUNK_BLOCKS * D32]; /* [block][32 dimensions] */
-    b_tile v[GROUPS * D16];       /* [group][16 dimensions] */
-    float s[QUERIES][S_STRIDE];   /* scores */
-    float u[QUERIES][S_STRIDE];   /* those of whole blocks that tails touch */
-    float a[QUERIES][STRIDE];     /* weighted sums so far */
-    float a_new[QUERIES][STRIDE]; /* of this chunk */
+    a_tile q[Q_TILES * D32];       /* [tile of queries][32 dimensions] */
+    uint16_t e[QUERIES][E_STRIDE]; /* exponentials */
+    k_tile k[CHUNK_BLOCKS * D32];  /* [block][32 dimensions], where K is not kept so */
+    v_tile v[CHUNK_BLOCKS * D16];  /* [block][16 dimensions], of what is not kept so */
+    float s[QUERIES][S_STRIDE];    /* scores */
+    float u[QUERIES][S_STRIDE];    /* those of whole blocks that tails touch */
+    float a[QUERIES][STRIDE];      /* weighted sums so far */
+    float a_new[QUERIES][STRIDE];  /* of this chunk */
     float m[QUERIES], l[QUERIES], m_new[QUERIES], l_new[QUERIES];
     uint16_t pick[QUERIES][DK_ATTN_CHUNK];
+    const char *kt[CHUNK_BLOCKS], *vt[CHUNK_BLOCKS]; /* tiles of a block */
+    const char *next[CHUNK_BLOCKS];                  /* blocks that are read next, or NULL */
 };
 _Static_assert(sizeof(struct work) <= DK_SCRATCH_BYTES, "attention's scratch");
 
@@ -49,22 +51,39 @@ struct tile {
     struct work *w;
     float *part; /* where chunks go that are not merged here: of query 0 in chunk 0; else NULL */
     size_t part_row, part_chunk;
-    uint32_t end; /* position where this call ends, whatever a row sees */
+    uint32_t end;                /* position where this call ends, whatever a row sees */
+    uint32_t next_head, next_p0; /* whose K is read behind this tile's last chunk */
 };
 
-/* Tile registers: 0-3 results, 4 queries or exponentials, 5 K or V; 6 and 7 results and exponentials
- * of the heads of one row. */
-static void configure(uint32_t heads)
+/*
+ * Tile registers: 0-3 results, 4 queries, 5 K, 6 exponentials, 7 V.  A product takes as long as it has
+ * queries: 16, a tile's where they are fewer, or a row's heads.
+ */
+static void configure(uint32_t *now, uint32_t queries)
 {
     struct dk_tile_config c = {.palette = 1};
+    if (*now == queries)
+        return;
+    *now = queries;
     for (int i = 0; i < 8; i++) {
-        c.bytes[i] = 64;
-        c.rows[i] = (uint8_t)(i >= 6 ? heads : 16);
+        c.bytes[i] = i == 6 ? 32 : 64;
+        c.rows[i] = (uint8_t)(i == 5 ? 16 : i == 7 ? 8 : queries);
     }
     dk_tile_configure(&c);
 }
 
 /* ---- products ---------------------------------------------------------------------------------------- */
+
+/* A block of K or V, of one KV head; what reads it comes much later. */
+static void fetch(const char *block, size_t bytes)
+{
+    for (size_t i = 0; block && i < bytes; i += 64)
+        __builtin_prefetch(block + i, 0, 2);
+}
+static size_t block_bytes(const struct dk_kv *kv)
+{
+    return (size_t)kv->head_dim * DK_KV_BLOCK * (kv->type == DK_KV_F32 ? 4 : 2);
+}
 
 /* The tile's number must be a constant of the instruction: `n` of four. */
 #define FOUR(n, op)                                                                                \
@@ -78,19 +97,22 @@ static void configure(uint32_t heads)
             op(3);                                                                                 \
     } while (0)
 
-/* Tiles [m0, m1) of queries by the blocks in w->k. */
+/* Tiles [m0, m1) of queries by the blocks in w->kt; those in w->next are asked for on the way. */
 static void score(const struct tile *t, uint32_t m0, uint32_t m1, uint32_t n_blocks,
                   float (*s)[S_STRIDE])
 {
     struct work *w = t->w;
+    const size_t bytes = block_bytes(t->kv);
     for (uint32_t m = m0; m < m1; m++)
         for (uint32_t b = 0; b < n_blocks; b += 4) {
             const uint32_t n = n_blocks - b < 4 ? n_blocks - b : 4;
 #define ZERO(i) _tile_zero(i)
 #define STEP(i)                                                                                    \
-    _tile_loadd(5, w->k[(b + i) * t->d32 + d], 64);                                                \
+    _tile_loadd(5, w->kt[b + i] + d * sizeof(k_tile), 64);                                         \
     _tile_dpbf16ps(i, 4, 5)
 #define KEEP(i) _tile_stored(i, &s[16 * m][16 * (b + i)], S_STRIDE * sizeof(float))
+            for (uint32_t i = 0; i < n && m == m0; i++)
+                fetch(w->next[b + i], bytes);
             FOUR(n, ZERO);
             for (uint32_t d = 0; d < t->d32; d++) {
                 _tile_loadd(4, w->q[m * t->d32 + d], 64);
@@ -102,20 +124,23 @@ static void score(const struct tile *t, uint32_t m0, uint32_t m1, uint32_t n_blo
         }
 }
 
-/* Tiles [m0, m1) of exponentials by groups [0, groups) of V. */
-static void weigh(const struct tile *t, uint32_t m0, uint32_t m1, uint32_t groups)
+/* Tiles [m0, m1) of exponentials by blocks [0, n_blocks) in w->vt; w->next as above. */
+static void weigh(const struct tile *t, uint32_t m0, uint32_t m1, uint32_t n_blocks)
 {
     struct work *w = t->w;
+    const size_t bytes = block_bytes(t->kv);
     for (uint32_t m = m0; m < m1; m++)
         for (uint32_t d = 0; d < t->d16; d += 4) {
             const uint32_t n = t->d16 - d < 4 ? t->d16 - d : 4;
 #define STEP(i)                                                                                    \
-    _tile_loadd(5, w->v[g * t->d16 + d + i], 64);                                                  \
-    _tile_dpbf16ps(i, 4, 5)
+    _tile_loadd(7, w->vt[b] + (d + i) * sizeof(v_tile), 64);                                       \
+    _tile_dpbf16ps(i, 6, 7)
 #define KEEP(i) _tile_stored(i, &w->a_new[16 * m][16 * (d + i)], STRIDE * sizeof(float))
             FOUR(n, ZERO);
-            for (uint32_t g = 0; g < groups; g++) {
-                _tile_loadd(4, w->e[m * GROUPS + g], 64);
+            for (uint32_t b = 0; b < n_blocks; b++) {
+                if (m == m0 && d == 0)
+                    fetch(w->next[b], bytes);
+                _tile_loadd(6, &w->e[16 * m][16 * b], E_STRIDE * sizeof(uint16_t));
                 FOUR(n, STEP);
             }
             FOUR(n, KEEP);
@@ -125,52 +150,53 @@ static void weigh(const struct tile *t, uint32_t m0, uint32_t m1, uint32_t group
         }
 }
 
-/* Row r by groups [g0, g1), of which the last may be seen in part. */
-static void weigh_row(const struct tile *t, uint32_t r, uint32_t p0, uint32_t g0, uint32_t n)
+/* Row r by blocks [b0, ...) of the n positions that it sees; tiles are configured for its heads. */
+static void weigh_row(const struct tile *t, uint32_t r, uint32_t p0, uint32_t b0, uint32_t n)
 {
     struct work *w = t->w;
     const struct dk_attn_row *row = &t->rows[r];
-    const uint32_t q0 = r * t->n_heads, g1 = (n + GROUP - 1) / GROUP;
-    for (uint32_t g = g0; g < g1; g++) {
-        const void *v[GROUP];
-        for (uint32_t i = 0; i < GROUP; i++) {
-            const uint32_t p = g * GROUP + i, slot = p < n ? dk_attn_slot(row, p0 + p) : 0;
-            v[i] = p < n ? block_at(t->kv, t->kv->v, slot / DK_KV_BLOCK, t->kv_head,
-                                    slot % DK_KV_BLOCK)
-                         : NULL;
-        }
-        (void)round_group(t->kv, v, NULL, w->v + (size_t)g * t->d16);
-        for (uint32_t h = 0; h < t->n_heads; h++)
-            memcpy(w->row_e[g][h], w->e[(q0 + h) / 16 * GROUPS + g][(q0 + h) % 16],
-                   sizeof(w->row_e[g][h]));
+    const uint32_t q0 = r * t->n_heads, b1 = (n + DK_KV_BLOCK - 1) / DK_KV_BLOCK;
+    for (uint32_t b = b0; b < b1; b++) {
+        uint32_t slots[DK_KV_BLOCK];
+        for (uint32_t i = 0, p = b * DK_KV_BLOCK; i < DK_KV_BLOCK; i++, p++)
+            slots[i] = p < n ? dk_attn_slot(row, p0 + p) : NO_SLOT;
+        lay_v(t->kv, t->kv_head, slots, w->v + (size_t)b * t->d16);
     }
     for (uint32_t d = 0; d < t->d16; d++) {
         float *a = &w->a_new[q0][16 * d];
-        if (g0)
-            _tile_loadd(6, a, STRIDE * sizeof(float));
+        if (b0)
+            _tile_loadd(0, a, STRIDE * sizeof(float));
         else
-            _tile_zero(6);
-        for (uint32_t g = g0; g < g1; g++) {
-            _tile_loadd(7, w->row_e[g], 64);
-            _tile_loadd(5, w->v[g * t->d16 + d], 64);
-            _tile_dpbf16ps(6, 7, 5);
+            _tile_zero(0);
+        for (uint32_t b = b0; b < b1; b++) {
+            _tile_loadd(6, &w->e[q0][16 * b], E_STRIDE * sizeof(uint16_t));
+            _tile_loadd(7, w->v[b * t->d16 + d], 64);
+            _tile_dpbf16ps(0, 6, 7);
         }
-        _tile_stored(6, a, STRIDE * sizeof(float));
+        _tile_stored(0, a, STRIDE * sizeof(float));
     }
 }
 
 /* ---- one chunk ----------------------------------------------------------------------------------------- */
 
-/* Scores of whole blocks, all that a row of [r0, n_rows) sees. */
+/* Tiles of the i-th block of K. */
+static void take_k(const struct tile *t, uint32_t i, uint32_t block)
+{
+    struct work *w = t->w;
+    w->kt[i] = block_at(t->kv, t->kv->k, block, t->kv_head, 0);
+    if (dk_kv_paired(t->kv))
+        return;
+    lay_k(t->kv, w->kt[i], w->k + (size_t)i * t->d32);
+    w->kt[i] = (const char *)(w->k + (size_t)i * t->d32);
+}
+
+/* Scores of whole blocks, all that a row of [r0, n_rows) sees.  Their V is asked for on the way. */
 static void scores_plain(const struct tile *t, uint32_t r0, uint32_t p0, uint32_t n_blocks)
 {
     const uint32_t *blocks = t->rows[r0].blocks + p0 / DK_KV_BLOCK;
-    for (uint32_t b = 0, next = 2; b < n_blocks; b++, next++) {
-        const void *k = block_at(t->kv, t->kv->k, blocks[b], t->kv_head, 0);
-        const bool of_k = next < n_blocks; /* then the first two of V */
-        const uint32_t block = blocks[of_k ? next : (next - n_blocks) % n_blocks];
-        round_block(t->kv, k, block_at(t->kv, of_k ? t->kv->k : t->kv->v, block, t->kv_head, 0),
-                    t->w->k + (size_t)b * t->d32);
+    for (uint32_t b = 0; b < n_blocks; b++) {
+        take_k(t, b, blocks[b]);
+        t->w->next[b] = block_at(t->kv, t->kv->v, blocks[b], t->kv_head, 0);
     }
     score(t, r0 * t->n_heads / 16, (t->n_rows * t->n_heads + 15) / 16, n_blocks, t->w->s);
 }
@@ -184,8 +210,8 @@ static void scores_tail(const struct tile *t, uint32_t r0, uint32_t p0)
     while (tails.left) {
         tails_collect(&tails, t->rows, r0, t->n_rows, p0, w->pick);
         for (uint32_t b = 0; b < tails.n_blocks; b++) {
-            const void *k = block_at(t->kv, t->kv->k, tails.block[b], t->kv_head, 0);
-            round_block(t->kv, k, k, w->k + (size_t)b * t->d32);
+            take_k(t, b, tails.block[b]);
+            w->next[b] = NULL;
         }
         score(t, tails.first * nh / 16, (tails.end * nh + 15) / 16, tails.n_blocks, w->u);
         for (uint32_t i = tails.first; i < tails.end; i++)
@@ -194,60 +220,91 @@ static void scores_tail(const struct tile *t, uint32_t r0, uint32_t p0)
     }
 }
 
-/* Scores of query q to exponentials, zeros behind the n that it sees up to the end of `groups`. */
-static void softmax(const struct tile *t, uint32_t q, uint32_t n, uint32_t groups)
+/* Exponentials to BF16, to nearest even. */
+static inline void put_bf16(uint16_t out[16], v16 e)
+{
+#ifdef __AVX512BF16__
+    const __m256i h = (__m256i)_mm512_cvtneps_pbh(e);
+#else
+    const __m256i h = _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded(e), 16));
+#endif
+    _mm256_store_si256((__m256i *)(void *)out, h);
+}
+
+/* Scores of query q to exponentials, zeros behind the n that it sees up to the end of n_blocks. */
+static inline __attribute__((always_inline)) void softmax_n(const struct tile *t, uint32_t q,
+                                                            uint32_t n, uint32_t n_blocks)
 {
     struct work *w = t->w;
     float *s = w->s[q];
+    uint16_t *out = w->e[q];
     const v16 low = v_set1(-__builtin_inff()), f = v_set1(t->scale);
     const uint32_t whole = n & ~15u, rest = n & 15u;
     v16 m = low, l = v_zero();
-    for (uint32_t i = 0; i < n; i += 16) {
+    for (uint32_t i = 0; i < whole; i += 16) {
         v16 x = v_mul(v_load(s + i), f);
         v_store(s + i, x);
-        m = v_max(m, i < whole ? x : v_first_n(x, low, rest));
+        m = v_max(m, x);
+    }
+    if (rest) {
+        v16 x = v_mul(v_load(s + whole), f);
+        v_store(s + whole, x);
+        m = v_max(m, v_first_n(x, low, rest));
     }
     w->m_new[q] = v_fold_max(m);
     m = v_set1(w->m_new[q]);
-    for (uint32_t i = 0; i < groups * GROUP; i += 16) {
-        v16 e = v_zero();
-        if (i < n) {
-            e = v_exp(v_sub(v_load(s + i), m));
-            e = i < whole ? e : v_first_n(e, v_zero(), rest);
-            l = v_add(l, e);
-        }
-        _mm256_storeu_si256(
-            (__m256i *)(void *)&w->e[q / 16 * GROUPS + i / GROUP][q % 16][i % GROUP],
-            _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded(e), 16)));
+    for (uint32_t i = 0; i < whole; i += 16) {
+        v16 e = v_exp(v_sub(v_load(s + i), m));
+        l = v_add(l, e);
+        put_bf16(out + i, e);
     }
+    if (rest) {
+        v16 e = v_first_n(v_exp(v_sub(v_load(s + whole), m)), v_zero(), rest);
+        l = v_add(l, e);
+        put_bf16(out + whole, e);
+    }
+    for (uint32_t b = (n + 15) / 16; b < n_blocks; b++)
+        put_bf16(out + (size_t)b * 16, v_zero());
     w->l_new[q] = v_fold(l);
 }
-
-/* V of the positions of group g of whole blocks, as far as `longest`. */
-static void plain_group(const struct tile *t, const uint32_t *blocks, uint32_t g, uint32_t longest,
-                        const void **v)
+static void softmax(const struct tile *t, uint32_t q, uint32_t n, uint32_t n_blocks)
 {
-    for (uint32_t i = 0; i < GROUP; i++) {
-        const uint32_t p = g * GROUP + i;
-        v[i] = p < longest
-                   ? block_at(t->kv, t->kv->v, blocks[p / DK_KV_BLOCK], t->kv_head, p % DK_KV_BLOCK)
-                   : NULL;
-    }
+    if (n == DK_ATTN_CHUNK)
+        softmax_n(t, q, DK_ATTN_CHUNK, CHUNK_BLOCKS);
+    else
+        softmax_n(t, q, n, n_blocks);
 }
 
-/* V of whole groups for all rows; how many groups are so. */
-static uint32_t shared_groups(const struct tile *t, uint32_t r0, uint32_t p0, uint32_t groups,
-                              uint32_t longest)
+/* Tiles of V of the first blocks, `longest` positions that some row sees; a block that not all rows
+ * see, the first `all` positions, must be finite.  Returns how many blocks are so. */
+static uint32_t shared_blocks(const struct tile *t, const uint32_t *blocks, uint32_t n,
+                              uint32_t longest, uint32_t all)
 {
-    const uint32_t *blocks = t->rows[r0].blocks + p0 / DK_KV_BLOCK;
-    const void *v[2][GROUP];
-    plain_group(t, blocks, 0, longest, v[0]);
-    for (uint32_t g = 0; g < groups; g++) {
-        plain_group(t, blocks, g + 1, longest, v[(g + 1) % 2]);
-        if (!round_group(t->kv, v[g % 2], v[(g + 1) % 2], t->w->v + (size_t)g * t->d16))
-            return g;
+    struct work *w = t->w;
+    for (uint32_t b = 0; b < n; b++) {
+        w->vt[b] = block_at(t->kv, t->kv->v, blocks[b], t->kv_head, 0);
+        if (!dk_kv_paired(t->kv)) {
+            uint32_t slots[DK_KV_BLOCK];
+            for (uint32_t i = 0, p = b * DK_KV_BLOCK; i < DK_KV_BLOCK; i++, p++)
+                slots[i] = p < longest ? blocks[b] * DK_KV_BLOCK + i : NO_SLOT;
+            lay_v(t->kv, t->kv_head, slots, w->v + (size_t)b * t->d16);
+            w->vt[b] = (const char *)(w->v + (size_t)b * t->d16);
+        }
+        if ((b + 1) * DK_KV_BLOCK > all && !all_finite(w->vt[b], t->d16))
+            return b;
     }
-    return groups;
+    return n;
+}
+
+/* K of `head` at position p0, for weigh() to ask for; n blocks are weighed. */
+static void next_k(const struct tile *t, uint32_t r0, uint32_t head, uint32_t p0, uint32_t n)
+{
+    const struct dk_attn_row *row = &t->rows[r0];
+    const uint32_t n_next = (seen_plain(row, p0) + DK_KV_BLOCK - 1) / DK_KV_BLOCK;
+    for (uint32_t b = 0; b < n; b++)
+        t->w->next[b] = b < n_next
+                            ? block_at(t->kv, t->kv->k, row->blocks[p0 / DK_KV_BLOCK + b], head, 0)
+                            : NULL;
 }
 
 /* A query's result of the chunk at p0: into its part, or merged with what came before. */
@@ -267,42 +324,51 @@ static void finish_chunk(const struct tile *t, uint32_t q, uint32_t p0)
     put_part(o, w->m_new[q], w->l_new[q], a, hd);
 }
 
-static void one_chunk(const struct tile *t, uint32_t r0, uint32_t p0)
+/* longest: of all rows' paths; tiles are configured for *queries. */
+static void one_chunk(const struct tile *t, uint32_t r0, uint32_t p0, uint32_t longest,
+                      uint32_t *queries)
 {
-    const uint32_t nh = t->n_heads;
-    uint32_t plain = 0, most = 0, tail = DK_ATTN_CHUNK; /* where the first tail begins */
+    const uint32_t nh = t->n_heads, whole_tile = *queries;
+    uint32_t plain = 0, most = 0, all = DK_ATTN_CHUNK, tail = DK_ATTN_CHUNK; /* the first tail's */
     for (uint32_t r = r0; r < t->n_rows; r++) {
         const uint32_t mine = seen_plain(&t->rows[r], p0), n = seen(&t->rows[r], p0);
         plain = mine > plain ? mine : plain;
         most = n > most ? n : most;
+        all = n < all ? n : all;
         if (mine < n && mine < tail)
             tail = mine;
     }
     scores_plain(t, r0, p0, (plain + DK_KV_BLOCK - 1) / DK_KV_BLOCK);
     if (tail < DK_ATTN_CHUNK)
         scores_tail(t, r0, p0);
-    const uint32_t groups = (most + GROUP - 1) / GROUP;
+    const uint32_t n_blocks = (most + DK_KV_BLOCK - 1) / DK_KV_BLOCK;
     for (uint32_t r = r0; r < t->n_rows; r++)
         for (uint32_t h = 0; h < nh; h++)
-            softmax(t, r * nh + h, seen(&t->rows[r], p0), groups);
-    uint32_t shared = tail < DK_ATTN_CHUNK ? tail / GROUP : (plain + GROUP - 1) / GROUP;
-    shared = shared_groups(t, r0, p0, shared, plain);
+            softmax(t, r * nh + h, seen(&t->rows[r], p0), n_blocks);
+    uint32_t shared =
+        tail < DK_ATTN_CHUNK ? tail / DK_KV_BLOCK : (plain + DK_KV_BLOCK - 1) / DK_KV_BLOCK;
+    shared = shared_blocks(t, t->rows[r0].blocks + p0 / DK_KV_BLOCK, shared, plain, all);
+    const bool last = p0 + DK_ATTN_CHUNK >= t->end || p0 + DK_ATTN_CHUNK >= longest;
+    next_k(t, r0, last ? t->next_head : t->kv_head, last ? t->next_p0 : p0 + DK_ATTN_CHUNK, shared);
     if (shared)
         weigh(t, r0 * nh / 16, (t->n_rows * nh + 15) / 16, shared);
     for (uint32_t r = r0; r < t->n_rows; r++) {
         const uint32_t n = seen(&t->rows[r], p0);
-        if (n > shared * GROUP)
+        if (n > shared * DK_KV_BLOCK) {
+            configure(queries, nh);
             weigh_row(t, r, p0, shared, n);
+        }
         for (uint32_t h = 0; n && h < nh; h++)
             finish_chunk(t, r * nh + h, p0);
     }
+    configure(queries, whole_tile);
 }
 
 /* ---- tiles --------------------------------------------------------------------------------------------- */
 
 /* Chunks from position p0 on. */
 static void run_tile(const struct tile *t, const float *q, size_t ldq, float *out, size_t ldo,
-                     uint32_t p0)
+                     uint32_t p0, uint32_t *queries)
 {
     struct work *w = t->w;
     const uint32_t hd = t->kv->head_dim, nh = t->n_heads, nq = t->n_rows * nh;
@@ -321,7 +387,7 @@ static void run_tile(const struct tile *t, const float *q, size_t ldq, float *ou
     for (; p0 < longest && p0 < t->end; p0 += DK_ATTN_CHUNK) {
         while (t->rows[r0].n_vis <= p0)
             r0++;
-        one_chunk(t, r0, p0);
+        one_chunk(t, r0, p0, longest, queries);
     }
     for (uint32_t j = 0; out && j < nq; j++)
         divide(out + j / nh * ldo + (size_t)(j % nh) * hd, w->a[j], w->l[j], hd);
@@ -333,7 +399,7 @@ static void run_tiles(struct tile *t, const struct dk_attn_row *rows, uint32_t n
                       uint32_t n_heads, uint32_t head0, uint32_t head1, uint32_t p0)
 {
     const uint32_t hd = t->kv->head_dim, group = n_heads / t->kv->n_kv_heads;
-    uint32_t configured = 0;
+    uint32_t queries = 0; /* that tiles are configured for */
     t->d32 = (hd + 31) / 32;
     t->d16 = (hd + 15) / 16;
     t->part_row = (size_t)n_heads * DK_ATTN_PART(hd);
@@ -342,15 +408,17 @@ static void run_tiles(struct tile *t, const struct dk_attn_row *rows, uint32_t n
         uint32_t group_end = (h / group + 1) * group, stop = group_end < head1 ? group_end : head1;
         t->n_heads = stop - h < HEADS ? stop - h : HEADS;
         t->kv_head = h / group;
-        if (t->n_heads != configured)
-            configure(configured = t->n_heads);
+        /* The next KV head at the same place, behind the last one the first one's next chunk. */
+        t->next_head = (t->kv_head + 1) % t->kv->n_kv_heads;
+        t->next_p0 = t->next_head || !part ? p0 : t->end;
         const uint32_t most = QUERIES / t->n_heads;
         for (uint32_t r = 0; r < n_rows; r += t->n_rows) {
             t->rows = rows + r;
             t->n_rows = rows_together(t->rows, n_rows - r < most ? n_rows - r : most);
+            configure(&queries, t->n_rows * t->n_heads < 16 ? t->n_rows * t->n_heads : 16);
             t->part = part ? part + r * t->part_row + (size_t)h * DK_ATTN_PART(hd) : NULL;
             run_tile(t, q + r * ldq + (size_t)h * hd, ldq,
-                     out ? out + r * ldo + (size_t)h * hd : NULL, ldo, p0);
+                     out ? out + r * ldo + (size_t)h * hd : NULL, ldo, p0, &queries);
         }
     }
     _tile_release();

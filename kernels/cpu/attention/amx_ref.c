@@ -20,24 +20,23 @@ static uint16_t kv_at(const struct dk_kv *kv, const void *p, size_t i)
     return kv->type == DK_KV_BF16 ? h : dk_f32_to_bf16(dk_f16_to_f32(h));
 }
 
-/* First element of position p's K (step DK_KV_BLOCK) or V (step 1). */
-static size_t place(const struct head *h, uint32_t p, bool k)
+/* The element of position p and dimension d. */
+static size_t place(const struct head *h, uint32_t p, uint32_t d, bool k)
 {
-    const size_t hd = h->kv->head_dim, slot = dk_attn_slot(h->row, p), in = slot % DK_KV_BLOCK;
-    return (slot / DK_KV_BLOCK * h->kv->n_kv_heads + h->kv_head) * hd * DK_KV_BLOCK +
-           (k ? in : in * hd);
+    const size_t slot = dk_attn_slot(h->row, p), in = slot % DK_KV_BLOCK;
+    return (slot / DK_KV_BLOCK * h->kv->n_kv_heads + h->kv_head) * h->kv->head_dim * DK_KV_BLOCK +
+           (k ? dk_kv_k_at(h->kv, in, d) : dk_kv_v_at(h->kv, in, d));
 }
 
 static float score(const struct head *h, uint32_t p)
 {
     const uint32_t hd = h->kv->head_dim;
-    const size_t at = place(h, p, true);
     float acc = 0;
     for (uint32_t d = 0; d < hd; d += 32) {
         uint16_t x[32] = {0}, k[32] = {0};
         for (uint32_t i = 0; i < 32 && d + i < hd; i++) {
             x[i] = h->q[d + i];
-            k[i] = kv_at(h->kv, h->kv->k, at + (size_t)(d + i) * DK_KV_BLOCK);
+            k[i] = kv_at(h->kv, h->kv->k, place(h, p, d + i, true));
         }
         acc = dk_tdp_element(acc, x, k, 2);
     }
@@ -64,11 +63,11 @@ static void chunk(const struct head *h, uint32_t p0, float *ret_m, float *ret_l,
             lane[l] += lane[l + half];
     for (uint32_t d = 0; d < hd; d++) {
         float acc = 0;
-        for (uint32_t g = 0; g < n; g += 32) {
-            uint16_t v[32] = {0};
-            for (uint32_t i = 0; i < 32 && g + i < n; i++)
-                v[i] = kv_at(h->kv, h->kv->v, place(h, p0 + g + i, false) + d);
-            acc = dk_tdp_element(acc, e + g, v, 2);
+        for (uint32_t g = 0; g < n; g += DK_KV_BLOCK) {
+            uint16_t v[DK_KV_BLOCK] = {0};
+            for (uint32_t i = 0; i < DK_KV_BLOCK && g + i < n; i++)
+                v[i] = kv_at(h->kv, h->kv->v, place(h, p0 + g + i, d, false));
+            acc = dk_tdp_inputs(acc, e + g, v, 2, DK_KV_BLOCK);
         }
         a[d] = acc + 0.0f; /* -0 of a sum that was flushed: as if zeros followed */
     }

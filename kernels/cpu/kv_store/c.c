@@ -26,8 +26,8 @@ void dk_cpu_kv_store_c(const struct dk_kv *kv, uint32_t slot, uint32_t head0, ui
     for (size_t h = head0; h < head1; h++) {
         size_t base = (block * kv->n_kv_heads + h) * hd * DK_KV_BLOCK;
         for (size_t d = 0; d < hd; d++) {
-            put(kv->type, kv->k, base + d * DK_KV_BLOCK + at, k_row[h * hd + d]);
-            put(kv->type, kv->v, base + at * hd + d, v_row[h * hd + d]);
+            put(kv->type, kv->k, base + dk_kv_k_at(kv, at, d), k_row[h * hd + d]);
+            put(kv->type, kv->v, base + dk_kv_v_at(kv, at, d), v_row[h * hd + d]);
         }
     }
 }

@@ -40,6 +40,23 @@ V_INLINE void store_16bit(enum dk_kv_type t, uint16_t *k, uint16_t *v, uint32_t 
     }
 }
 
+/* Pairs of dimensions, pairs of positions; hd a multiple of 32. */
+V_INLINE void store_paired(uint16_t *k, uint16_t *v, uint32_t at, uint32_t hd, const float *k_row,
+                           const float *v_row)
+{
+    uint16_t tmp[16];
+    k += 2 * at;
+    v += at / 2 * 32 + at % 2;
+    for (uint32_t d = 0; d < hd; d += 16) {
+        round_bf16(tmp, v_load(k_row + d));
+        for (uint32_t i = 0; i < 16; i += 2)
+            memcpy(k + (d + i) * DK_KV_BLOCK, tmp + i, 2 * sizeof *tmp);
+        round_bf16(tmp, v_load(v_row + d));
+        for (uint32_t i = 0; i < 16; i++)
+            v[d * DK_KV_BLOCK + 2 * i] = tmp[i];
+    }
+}
+
 void V_NAME(dk_cpu_kv_store)(const struct dk_kv *kv, uint32_t slot, uint32_t head0, uint32_t head1,
                              const float *k_row, const float *v_row)
 {
@@ -54,6 +71,8 @@ void V_NAME(dk_cpu_kv_store)(const struct dk_kv *kv, uint32_t slot, uint32_t hea
             for (uint32_t d = 0; d < hd; d++)
                 k[d * DK_KV_BLOCK + at] = k_row[d];
             memcpy((float *)kv->v + base + (size_t)at * hd, v_row, hd * sizeof(float));
+        } else if (dk_kv_paired(kv)) {
+            store_paired((uint16_t *)kv->k + base, (uint16_t *)kv->v + base, at, hd, k_row, v_row);
         } else if (kv->type == DK_KV_BF16) {
             store_16bit(DK_KV_BF16, (uint16_t *)kv->k + base, (uint16_t *)kv->v + base, at, hd,
                         k_row, v_row);
