@@ -262,7 +262,7 @@ struct dk_ops {
      * kv->amx: q, K, V are rounded to BF16, e_p where it multiplies V, and the two sums are those of
      * TDPBF16PS, over 32 dimensions and over 16 positions (a block's) at a time, padded with
      * zeros; 0.0 is added to a_d.  K and V of F32 and those of BF16 give the same, therefore.
-     * Portable twin in cpu/attention/amx_ref.c.
+     * Portable twin in cpu/attention/amx_ref.c.  scale: positive.
      */
     void (*attention)(const struct dk_kv *kv, const struct dk_attn_row *rows, uint32_t n_rows,
                       const float *q, size_t ldq, float *out, size_t ldo, uint32_t n_heads,

@@ -51,7 +51,6 @@ libdedit_kernels_avx2_a_SOURCES = \
 
 libdedit_kernels_avx512_a_CFLAGS = $(DEDIT_CFLAGS) $(DEDIT_WARN_CFLAGS) $(AVX512_CFLAGS)
 libdedit_kernels_avx512_a_SOURCES = \
-	%D%/cpu/act/avx512.c \
 	%D%/cpu/act-quant/avx512.c \
 	%D%/cpu/matmul-quant/avx512.c \
 	%D%/cpu/matmul/avx512.c \
@@ -59,6 +58,7 @@ libdedit_kernels_avx512_a_SOURCES = \
 
 libdedit_kernels_amx_a_CFLAGS = $(DEDIT_CFLAGS) $(DEDIT_WARN_CFLAGS) $(AMX_CFLAGS)
 libdedit_kernels_amx_a_SOURCES = \
+	%D%/cpu/act/amx.c \
 	%D%/cpu/matmul-quant/amx.c \
 	%D%/cpu/matmul-quant/amx_unit.h \
 	%D%/cpu/amx.h \

@@ -149,7 +149,7 @@ static const struct dk_ops ops_avx512 = {
 
 #if defined(DEDIT_TIER_AMX) && defined(DEDIT_TIER_AVX512)
 static const struct route route_amx = {
-    .act_float = dk_cpu_act_float_avx512,
+    .act_float = dk_cpu_act_float_amx,
     .act_quant = dk_cpu_act_quant_avx512,
     .mm_float = dk_cpu_matmul_float_avx512,
     .mm_quant = dk_cpu_matmul_quant_amx,

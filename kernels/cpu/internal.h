@@ -54,7 +54,7 @@ typedef void (*dk_matmul_fn)(const struct dk_mm *mm, const struct dk_act *a, uin
 DK_DECLARE_ACT(dk_cpu_act_float_c);
 DK_DECLARE_ACT(dk_cpu_act_float_avx2);
 DK_DECLARE_ACT(dk_cpu_act_float_avx512);
-DK_DECLARE_ACT(dk_cpu_act_bf16_avx512); /* a part of the one above */
+DK_DECLARE_ACT(dk_cpu_act_float_amx);
 DK_DECLARE_ACT(dk_cpu_act_quant_c);
 DK_DECLARE_ACT(dk_cpu_act_quant_avx2);
 DK_DECLARE_ACT(dk_cpu_act_quant_avx512);

@@ -5,9 +5,9 @@
 #include "kernels/cpu/v16.h"
 #include "kernels/math.h"
 
-V_INLINE v16 v_exp(v16 x)
+/* exp of what is not above DK_EXP_HI, of x - max(x) for one. */
+V_INLINE v16 v_exp_low(v16 x)
 {
-    x = v_min(v_set1(DK_EXP_HI), x);
     x = v_max(v_set1(DK_EXP_LO), x);
     const v16 magic = v_set1(DK_ROUND_MAGIC);
     v16 t = v_fma(x, v_set1(DK_LOG2E), magic), n = v_sub(t, magic);
@@ -26,6 +26,11 @@ V_INLINE v16 v_exp(v16 x)
     p = v_mul(p, v_from_bits(vi_sll(vi_add(k1, bias), 23)));
     return v_mul(p, v_from_bits(vi_sll(vi_add(k2, bias), 23)));
 #endif
+}
+
+V_INLINE v16 v_exp(v16 x)
+{
+    return v_exp_low(v_min(v_set1(DK_EXP_HI), x));
 }
 
 V_INLINE v16 v_log_core(v16 f, v16 k)

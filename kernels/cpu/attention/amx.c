@@ -231,35 +231,31 @@ static inline void put_bf16(uint16_t out[16], v16 e)
     _mm256_store_si256((__m256i *)(void *)out, h);
 }
 
-/* Scores of query q to exponentials, zeros behind the n that it sees up to the end of n_blocks. */
+/* Scores of query q to exponentials, zeros behind the n that it sees up to the end of n_blocks.  The
+ * largest scaled score is the largest score, scaled: rounding keeps the order. */
 static inline __attribute__((always_inline)) void softmax_n(const struct tile *t, uint32_t q,
                                                             uint32_t n, uint32_t n_blocks)
 {
     struct work *w = t->w;
-    float *s = w->s[q];
+    const float *s = w->s[q];
     uint16_t *out = w->e[q];
     const v16 low = v_set1(-__builtin_inff()), f = v_set1(t->scale);
     const uint32_t whole = n & ~15u, rest = n & 15u;
     v16 m = low, l = v_zero();
-    for (uint32_t i = 0; i < whole; i += 16) {
-        v16 x = v_mul(v_load(s + i), f);
-        v_store(s + i, x);
-        m = v_max(m, x);
-    }
-    if (rest) {
-        v16 x = v_mul(v_load(s + whole), f);
-        v_store(s + whole, x);
-        m = v_max(m, v_first_n(x, low, rest));
-    }
-    w->m_new[q] = v_fold_max(m);
+    for (uint32_t i = 0; i < whole; i += 16)
+        m = v_max(m, v_load(s + i));
+    if (rest)
+        m = v_max(m, v_first_n(v_load(s + whole), low, rest));
+    w->m_new[q] = v_fold_max(m) * t->scale;
     m = v_set1(w->m_new[q]);
     for (uint32_t i = 0; i < whole; i += 16) {
-        v16 e = v_exp(v_sub(v_load(s + i), m));
+        v16 e = v_exp_low(v_sub(v_mul(v_load(s + i), f), m));
         l = v_add(l, e);
         put_bf16(out + i, e);
     }
     if (rest) {
-        v16 e = v_first_n(v_exp(v_sub(v_load(s + whole), m)), v_zero(), rest);
+        v16 e = v_exp_low(v_sub(v_mul(v_load(s + whole), f), m));
+        e = v_first_n(e, v_zero(), rest);
         l = v_add(l, e);
         put_bf16(out + whole, e);
     }

@@ -161,12 +161,12 @@ static void softmax(float *s, uint32_t n, float *ret_m, float *ret_l)
     *ret_m = v_fold_max(m);
     m = v_set1(*ret_m);
     for (uint32_t i = 0; i < whole; i += 16) {
-        v16 e = v_exp(v_sub(v_load(s + i), m));
+        v16 e = v_exp_low(v_sub(v_load(s + i), m));
         l = v_add(l, e);
         v_store(s + i, e);
     }
     if (rest) {
-        v16 e = v_first_n(v_exp(v_sub(v_load(s + whole), m)), v_zero(), rest);
+        v16 e = v_first_n(v_exp_low(v_sub(v_load(s + whole), m)), v_zero(), rest);
         l = v_add(l, e);
         v_store(s + whole, e);
     }

@@ -40,20 +40,31 @@ V_INLINE void store_16bit(enum dk_kv_type t, uint16_t *k, uint16_t *v, uint32_t 
     }
 }
 
+/* x[16] to every second element, from the first one or the second on. */
+V_INLINE void every_second(uint16_t *out, uint32_t from, const uint16_t *x)
+{
+#ifdef __AVX512BW__
+    __m512i h = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)x));
+    _mm512_mask_storeu_epi16(out, 0x55555555u << from, _mm512_slli_epi32(h, 16 * from));
+#else
+    for (uint32_t i = 0; i < 16; i++)
+        out[2 * i + from] = x[i];
+#endif
+}
+
 /* Pairs of dimensions, pairs of positions; hd a multiple of 32. */
 V_INLINE void store_paired(uint16_t *k, uint16_t *v, uint32_t at, uint32_t hd, const float *k_row,
                            const float *v_row)
 {
     uint16_t tmp[16];
     k += 2 * at;
-    v += at / 2 * 32 + at % 2;
+    v += at / 2 * 32;
     for (uint32_t d = 0; d < hd; d += 16) {
         round_bf16(tmp, v_load(k_row + d));
         for (uint32_t i = 0; i < 16; i += 2)
             memcpy(k + (d + i) * DK_KV_BLOCK, tmp + i, 2 * sizeof *tmp);
         round_bf16(tmp, v_load(v_row + d));
-        for (uint32_t i = 0; i < 16; i++)
-            v[d * DK_KV_BLOCK + 2 * i] = tmp[i];
+        every_second(v + d * DK_KV_BLOCK, at % 2, tmp);
     }
 }
 

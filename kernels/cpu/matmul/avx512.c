@@ -61,7 +61,7 @@ DK_DECLARE_ACT(dk_cpu_act_float_avx512)
     if (forms & DK_FORM_F32)
         dk_act_fill_f32(a, x, ldx, row0, row1, MAX_ROWS);
     if (forms & DK_FORM_BF16)
-        dk_cpu_act_bf16_avx512(a, forms, x, ldx, row0, row1);
+        dk_cpu_act_float_c(a, DK_FORM_BF16, x, ldx, row0, row1);
 }
 
 DK_DECLARE_MATMUL(dk_cpu_matmul_float_avx512)

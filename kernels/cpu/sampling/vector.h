@@ -55,9 +55,9 @@ float V_NAME(dk_cpu_logsumexp)(const float *x, uint32_t n, float max)
     v16 sum = v_zero(), m = v_set1(max);
     uint32_t i = 0;
     for (; i + 16 <= n; i += 16)
-        sum = v_add(sum, v_exp(v_sub(v_load(x + i), m)));
+        sum = v_add(sum, v_exp_low(v_sub(v_load(x + i), m)));
     if (i < n) {
-        v16 e = v_exp(v_sub(v_load_n(x + i, n - i), m));
+        v16 e = v_exp_low(v_sub(v_load_n(x + i, n - i), m));
         sum = v_add(sum, v_first_n(e, v_zero(), n - i));
     }
     return dk_log_def(v_fold(sum)) + max;
