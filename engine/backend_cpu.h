@@ -14,6 +14,10 @@
 
 /* Up to so many rows every thread prepares all activations for itself: cheaper than a barrier. */
 #define CPU_SMALL_ROWS 4u
+/* From so many rows a thread on, threads divide the rows of all products instead of their columns: what
+ * a row becomes stays in one thread's caches, with two barriers a layer. */
+#define CPU_ROWS_EACH 128u
+#define CPU_ROWS_UNIT 32u
 /* Rows of one attention unit: long enough to share the K/V of a chunk, short enough to balance. */
 #define CPU_ATTN_TILE 16u
 /* One row's path is divided by blocks up to so many positions: one more barrier, but even parts. */
@@ -35,6 +39,8 @@ struct cpu_thread {
     struct dk_act act;    /* CPU_SMALL_ROWS rows */
     float *h;             /* CPU_SMALL_ROWS normalised rows */
     struct dk_act shared; /* max_rows rows in memory that all threads share */
+    struct dk_act rows;   /* where threads divide rows: its own ones, in a part of that memory */
+    size_t row0;          /* the first of them */
     void *scratch;        /* DK_SCRATCH_BYTES */
 };
 

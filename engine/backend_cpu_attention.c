@@ -67,7 +67,9 @@ void cpu_rotate_and_store(const struct fwd *f, const struct dk_par *par, const s
     const uint32_t n = f->b->n_rows, kv_heads = f->m->cfg.n_kv_heads, heads = f->m->cfg.n_heads;
     uint32_t k0 = 0, k1 = kv_heads, q0 = 0, q1 = heads;
     size_t a, b;
-    if (n >= DK_KV_BLOCK * par->n) {
+    if (cpu_by_rows(f->m, n)) {
+        cpu_split_rows(f->m, par, n, &a, &b);
+    } else if (n >= DK_KV_BLOCK * par->n) {
         dk_split(par, n, DK_KV_BLOCK, &a, &b);
     } else {
         dk_split(par, 2 * (size_t)kv_heads + heads, 1, &a, &b); /* a KV head is two units */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One batch through the target: a single parallel region, the threads meeting at barriers only
- * where one stage reads what another thread wrote.  Few rows: each thread prepares all activations
- * for itself.  Many rows: the rows are divided, and one more barrier is paid.
+ * where one stage reads what another thread wrote.  Threads divide the columns of a product.  Few rows:
+ * each prepares all activations for itself.  More: they prepare a part each, and one more barrier is
+ * paid.  Many (cpu_by_rows): threads divide the rows instead, of everything but attention.
  *
  * Every row's numbers depend on that row alone (kernels/kernels.h), so how rows, panels and heads
  * are divided here changes no bits.
@@ -55,8 +56,12 @@ static size_t fetched_of(const struct dk_weight *w)
     return dk_type_info(w->type)->quantised ? DK_FETCHED : 0;
 }
 
-static struct part part_of(const struct dk_par *par, const struct dk_weight *const *w, unsigned n)
+/* Where threads divide rows, all read all weights. */
+static struct part part_of(const struct dk_par *par, bool by_rows, const struct dk_weight *const *w,
+                           unsigned n)
 {
+    if (by_rows)
+        return (struct part){w[0]->data, w[0]->bytes, fetched_of(w[0])};
     uint64_t lo, hi, total = 0, start = 0;
     for (unsigned i = 0; i < n; i++)
         total += w[i]->bytes;
@@ -69,9 +74,9 @@ static struct part part_of(const struct dk_par *par, const struct dk_weight *con
     }
     return (struct part){NULL, 0, 0};
 }
-static struct part part_of_one(const struct dk_par *par, const struct dk_weight *w)
+static struct part part_of_one(const struct dk_par *par, bool by_rows, const struct dk_weight *w)
 {
-    return part_of(par, &w, 1);
+    return part_of(par, by_rows, &w, 1);
 }
 
 static void meet(const struct dk_par *par, struct part next)
@@ -86,10 +91,15 @@ static void meet(const struct dk_par *par, struct part next)
 void cpu_mm_group(const struct fwd *f, const struct dk_par *par, struct dk_mm *mms, unsigned n,
                   const struct dk_act *act, const void *next)
 {
-    uint64_t lo, hi, total = 0, start;
+    const struct cpu_thread *t = &f->m->thread[par->tid];
+    uint64_t lo = 0, hi, total = 0, start;
     for (unsigned i = 0; i < n; i++)
         total += mms[i].w->bytes;
-    group_split(par, total, &lo, &hi);
+    hi = total;
+    if (act != &t->rows)
+        group_split(par, total, &lo, &hi);
+    for (unsigned i = 0; i < n && act == &t->rows; i++)
+        mms[i].y += t->row0 * mms[i].ldy;
     /* From the last on: each fetches where the thread's part of the one behind it begins. */
     start = total;
     for (unsigned i = n; i-- > 0;) {
@@ -102,7 +112,7 @@ void cpu_mm_group(const struct fwd *f, const struct dk_par *par, struct dk_mm *m
     for (unsigned i = 0; i < n; i++) {
         uint32_t a = panel_at(mms[i].w, start, lo), b = panel_at(mms[i].w, start, hi);
         if (a < b)
-            f->m->ops->matmul(&mms[i], act, a, b, f->m->thread[par->tid].scratch);
+            f->m->ops->matmul(&mms[i], act, a, b, t->scratch);
         start += mms[i].w->bytes;
     }
 }
@@ -116,14 +126,16 @@ const struct dk_act *cpu_prepare(const struct fwd *f, const struct dk_par *par, 
                                  const uint32_t *rows, uint32_t n)
 {
     struct backend_model *m = f->m;
-    bool own = n <= CPU_SMALL_ROWS;
+    struct cpu_thread *t = &m->thread[par->tid];
+    const bool own = n <= CPU_SMALL_ROWS, by_rows = cpu_by_rows(m, n);
     /* All threads fill one memory, each through a header of its own. */
-    struct dk_act *act = own ? &m->thread[par->tid].act : &m->thread[par->tid].shared;
-    float *h = own ? m->thread[par->tid].h : m->s.h;
+    struct dk_act *act = own ? &t->act : by_rows ? &t->rows : &t->shared;
+    float *h = own ? t->h : m->s.h;
     size_t a = 0, b = n;
     if (!own)
-        dk_split(par, n, 1, &a, &b);
-    act->rows = n;
+        cpu_split_rows(m, par, n, &a, &b);
+    t->row0 = a;
+    act->rows = by_rows ? (uint32_t)(b - a) : n;
     act->k = k;
     if (norm) {
         for (size_t r = a; r < b; r++)
@@ -132,9 +144,11 @@ const struct dk_act *cpu_prepare(const struct fwd *f, const struct dk_par *par, 
         x = h;
         ldx = m->s.ld_x;
     }
-    if (a < b)
+    if (by_rows)
+        m->ops->act_prepare(act, forms, x + a * ldx, ldx, 0, act->rows);
+    else if (a < b)
         m->ops->act_prepare(act, forms, x, ldx, (uint32_t)a, (uint32_t)b);
-    if (!own)
+    if (!own && !by_rows)
         dk_barrier(par);
     return act;
 }
@@ -181,7 +195,7 @@ static void copy_taps(const struct fwd *f, const struct dk_par *par, const struc
         if (f->b->tap_layers[t] != layer)
             continue;
         size_t a, b;
-        dk_split(par, rows->n, 1, &a, &b);
+        cpu_split_rows(m, par, rows->n, &a, &b);
         for (size_t r = a; r < b; r++) {
             float *taps = f->b->rows[rows->index ? rows->index[r] : r].taps;
             if (taps)
@@ -191,9 +205,11 @@ static void copy_taps(const struct fwd *f, const struct dk_par *par, const struc
     }
 }
 
-static struct part part_of_gate(const struct dk_par *par, const struct cpu_layer *l)
+static struct part part_of_gate(const struct dk_par *par, bool by_rows, const struct cpu_layer *l)
 {
     size_t a, b;
+    if (by_rows)
+        return part_of_one(par, true, &l->gate);
     dk_split(par, l->gate.n_panels, 1, &a, &b);
     if (a == b)
         return (struct part){NULL, 0, 0};
@@ -201,26 +217,33 @@ static struct part part_of_gate(const struct dk_par *par, const struct cpu_layer
                          (b - a) * (l->gate.bytes / l->gate.n_panels), fetched_of(&l->gate)};
 }
 
-/* Gate, up and SiLU on this thread's own columns. */
+/*
+ * Gate, up and SiLU on this thread's own columns.  Of many rows a few columns at a time, so that what
+ * SiLU reads is still in the second-level cache.
+ */
+#define FFN_GROUP 8u /* panels */
 static void gate_up(const struct fwd *f, const struct dk_par *par, const struct cpu_layer *l,
-                    const struct dk_act *act, uint32_t n, struct part next)
+                    const struct dk_act *act, struct part next)
 {
     struct backend_model *m = f->m;
-    void *scratch = m->thread[par->tid].scratch;
-    struct dk_mm g = {.w = &l->gate, .y = m->s.g, .ldy = m->s.ld_f};
-    struct dk_mm u = {.w = &l->up, .y = m->s.u, .ldy = m->s.ld_f};
-    size_t a, b;
-    dk_split(par, l->gate.n_panels, 1, &a, &b);
-    if (a == b)
-        return;
-    g.next = panel_data(&l->up, (uint32_t)a);
-    u.next = next.at;
-    m->ops->matmul(&g, act, (uint32_t)a, (uint32_t)b, scratch);
-    m->ops->matmul(&u, act, (uint32_t)a, (uint32_t)b, scratch);
-    size_t c0 = a * 16, c1 = b * 16 < m->cfg.ffn ? b * 16 : m->cfg.ffn;
-    for (uint32_t r = 0; r < n; r++) {
-        float *gr = m->s.g + r * m->s.ld_f + c0;
-        m->ops->silu_mul(gr, gr, m->s.u + r * m->s.ld_f + c0, (uint32_t)(c1 - c0));
+    const struct cpu_thread *t = &m->thread[par->tid];
+    const size_t row0 = act == &t->rows ? t->row0 : 0;
+    struct dk_mm g = {.w = &l->gate, .y = m->s.g + row0 * m->s.ld_f, .ldy = m->s.ld_f};
+    struct dk_mm u = {.w = &l->up, .y = m->s.u + row0 * m->s.ld_f, .ldy = m->s.ld_f};
+    size_t a = 0, b, end = l->gate.n_panels;
+    if (act != &t->rows)
+        dk_split(par, l->gate.n_panels, 1, &a, &end);
+    for (; a < end; a = b) {
+        b = act->rows <= CPU_SMALL_ROWS || end - a < 2 * FFN_GROUP ? end : a + FFN_GROUP;
+        g.next = panel_data(&l->up, (uint32_t)a);
+        u.next = b < end ? panel_data(&l->gate, (uint32_t)b) : next.at;
+        m->ops->matmul(&g, act, (uint32_t)a, (uint32_t)b, t->scratch);
+        m->ops->matmul(&u, act, (uint32_t)a, (uint32_t)b, t->scratch);
+        size_t c0 = a * 16, c1 = b * 16 < m->cfg.ffn ? b * 16 : m->cfg.ffn;
+        for (uint32_t r = 0; r < act->rows; r++) {
+            float *gr = g.y + r * m->s.ld_f + c0;
+            m->ops->silu_mul(gr, gr, u.y + r * m->s.ld_f + c0, (uint32_t)(c1 - c0));
+        }
     }
 }
 
@@ -245,8 +268,10 @@ static struct part part_after(const struct fwd *f, const struct dk_par *par, uin
     const struct backend_model *m = f->m;
     const struct cpu_layer *l = &m->layers[layer + 1];
     if (layer + 1 < m->cfg.n_layers)
-        return part_of(par, (const struct dk_weight *const[]){&l->q, &l->k, &l->v}, 3);
-    return f->n_head ? part_of_one(par, &m->head) : (struct part){NULL, 0, 0};
+        return part_of(par, cpu_by_rows(m, f->all.n),
+                       (const struct dk_weight *const[]){&l->q, &l->k, &l->v}, 3);
+    return f->n_head ? part_of_one(par, cpu_by_rows(m, f->n_head), &m->head)
+                     : (struct part){NULL, 0, 0};
 }
 
 static void run_layer(const struct fwd *f, const struct dk_par *par, uint32_t layer)
@@ -257,6 +282,7 @@ static void run_layer(const struct fwd *f, const struct dk_par *par, uint32_t la
     const struct cpu_layer *l = &m->layers[layer];
     const uint32_t nq = m->cfg.n_heads * m->cfg.head_dim;
     uint32_t n = rows->n;
+    bool by_rows = cpu_by_rows(m, n);
     const struct dk_act *act;
 
     cpu_fetch_slot(f, par, l);
@@ -265,15 +291,17 @@ static void run_layer(const struct fwd *f, const struct dk_par *par, uint32_t la
     struct dk_mm qkv[3] = {{.w = &l->q, .y = m->s.q, .ldy = m->s.ld_q},
                            {.w = &l->k, .y = m->s.k, .ldy = m->s.ld_kv},
                            {.w = &l->v, .y = m->s.v, .ldy = m->s.ld_kv}};
-    struct part next = part_of_one(par, &l->o);
+    struct part next = part_of_one(par, by_rows, &l->o);
     cpu_mm_group(f, par, qkv, 3, act, next.at);
-    dk_barrier(par);
+    if (!by_rows)
+        dk_barrier(par);
     cpu_rotate_and_store(f, par, l);
     cpu_fetch_path(f, par, rows, l);
     dk_barrier(par);
     if (layer + 1 == m->cfg.n_layers && f->live.n < n) {
         rows = window ? &f->window[1] : &f->live;
         n = rows->n;
+        by_rows = cpu_by_rows(m, n);
         if (n == 0)
             return;
         keep_live(f, par);
@@ -283,22 +311,25 @@ static void run_layer(const struct fwd *f, const struct dk_par *par, uint32_t la
 
     act = cpu_prepare(f, par, dk_weight_form(&l->o), m->s.att, m->s.ld_q, nq, NULL, NULL, n);
     struct dk_mm o = {.w = &l->o, .y = m->s.x, .ldy = m->s.ld_x, .flags = DK_MM_ADD};
-    next = part_of_gate(par, l);
+    next = part_of_gate(par, by_rows, l);
     cpu_mm_group(f, par, &o, 1, act, next.at);
-    meet(par, next);
+    if (!by_rows)
+        meet(par, next);
 
     act = cpu_prepare(f, par, dk_weight_form(&l->gate) | dk_weight_form(&l->up), m->s.x, m->s.ld_x,
                       m->cfg.hidden, l->ffn_norm, NULL, n);
-    next = part_of_one(par, &l->down);
-    gate_up(f, par, l, act, n, next);
-    meet(par, next);
+    next = part_of_one(par, by_rows, &l->down);
+    gate_up(f, par, l, act, next);
+    if (!by_rows)
+        meet(par, next);
 
     act =
         cpu_prepare(f, par, dk_weight_form(&l->down), m->s.g, m->s.ld_f, m->cfg.ffn, NULL, NULL, n);
     struct dk_mm down = {.w = &l->down, .y = m->s.x, .ldy = m->s.ld_x, .flags = DK_MM_ADD};
     next = part_after(f, par, layer);
     cpu_mm_group(f, par, &down, 1, act, next.at);
-    meet(par, next);
+    if (!by_rows || layer + 1 == m->cfg.n_layers)
+        meet(par, next);
     copy_taps(f, par, rows, layer);
 }
 

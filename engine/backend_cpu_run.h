@@ -28,6 +28,17 @@ struct fwd {
     uint32_t n_head; /* rows with logits: s.head_rows of the live ones, into s.head_out */
 };
 
+/* Whether threads divide n rows; then each has [*a, *b) of them in all stages but attention. */
+static inline bool cpu_by_rows(const struct backend_model *m, uint32_t n)
+{
+    return n >= CPU_ROWS_EACH * m->n_threads;
+}
+static inline void cpu_split_rows(const struct backend_model *m, const struct dk_par *par,
+                                  uint32_t n, size_t *a, size_t *b)
+{
+    dk_split(par, n, cpu_by_rows(m, n) ? CPU_ROWS_UNIT : 1, a, b);
+}
+
 /* backend_cpu_forward.c: products of a region that is not a forward pass (features of a drafter). */
 void cpu_mm_group(const struct fwd *f, const struct dk_par *par, struct dk_mm *mms, unsigned n,
                   const struct dk_act *act, const void *next);

@@ -75,8 +75,15 @@ int cpu_scratch_layout(const struct model_config *cfg, const struct backend_opti
     s->part = carve(&c, s->part_rows * part, sizeof(float));
     s->scores = carve(&c, (size_t)cfg->n_heads * CPU_BLOCKS_POSITIONS, sizeof(float));
     s->next_unit = carve(&c, cfg->n_layers, sizeof(*s->next_unit));
-    size_t act_bytes = dk_act_bytes((uint32_t)rows, max_k);
-    void *act_mem = carve(&c, act_bytes, 1);
+    size_t act_bytes = dk_act_bytes((uint32_t)rows, max_k), each_bytes = 0;
+    uint32_t each = 0;
+    if (rows >= (size_t)CPU_ROWS_EACH * n_threads) {
+        each = (uint32_t)((rows + n_threads - 1) / n_threads + CPU_ROWS_UNIT - 1) / CPU_ROWS_UNIT *
+               CPU_ROWS_UNIT;
+        each_bytes = dk_act_bytes(each, max_k);
+        act_bytes = act_bytes > n_threads * each_bytes ? act_bytes : n_threads * each_bytes;
+    }
+    char *act_mem = carve(&c, act_bytes, 1);
     size_t small_bytes = dk_act_bytes(CPU_SMALL_ROWS, max_k);
     for (unsigned t = 0; t < n_threads; t++) {
         void *mem = carve(&c, small_bytes, 1);
@@ -85,6 +92,7 @@ int cpu_scratch_layout(const struct model_config *cfg, const struct backend_opti
         if (base) {
             dk_act_init(&threads[t].act, CPU_SMALL_ROWS, max_k, mem);
             dk_act_init(&threads[t].shared, (uint32_t)rows, max_k, act_mem);
+            dk_act_init(&threads[t].rows, each, max_k, act_mem + t * each_bytes);
         }
     }
     if (c.overflow)
