@@ -194,8 +194,9 @@ int cpu_measure(const struct model_file *f, const struct model_tensor *head,
         r = packed_size(f, head, o, &packed, &amx, err);
     if (r < 0)
         return r;
-    /* The AMX BF16 class multiplies K and V rounded to BF16: kept so, they are rounded once. */
-    const enum dk_kv_type type = amx && o->kv_type == DK_KV_F32 ? DK_KV_BF16 : o->kv_type;
+    /* The AMX BF16 class multiplies K and V rounded to BF16: kept so, they are rounded once, by F16 too,
+     * which would take as much memory. */
+    const enum dk_kv_type type = amx ? DK_KV_BF16 : o->kv_type;
     if (!vectors_size(f, &vectors) || !kv_layer_size(c, o, type, &layer) ||
         !size_mul(layer, (size_t)2 * c->n_layers, &kv) ||
         cpu_scratch_layout(c, o, n_threads, NULL, &s, t, &scratch) < 0 ||
