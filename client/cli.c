@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/fd.h"
+#include "base/out_file.h"
 #include "base/parse.h"
 #include "client/cli-parse.h"
 
@@ -201,6 +202,18 @@ char *cli_read(const struct cli *c, const char *path, size_t *ret_len)
         return NULL;
     }
     return text;
+}
+
+bool cli_apart(const struct cli *c, const char *option, const char *out, const char *in)
+{
+    const struct out_use use = {option, out};
+    const char *const ins[] = {in && !strcmp(in, "-") ? "/dev/stdin" : in};
+    struct error e = {0};
+    if (out && strcmp(out, "-") != 0 && out_files_check(&use, 1, ins, 1, &e) < 0) {
+        cli_usage_error(c, "%s", e.msg);
+        return false;
+    }
+    return true;
 }
 
 void cli_print_json(json_t *j)

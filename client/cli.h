@@ -84,6 +84,9 @@ int cli_usage_error(const struct cli *c, const char *fmt, ...)
 
 /* All of a file or of stdin ("-"); NUL-terminated; mem_free() it. NULL: printed why. */
 char *cli_read(const struct cli *c, const char *path, size_t *ret_len);
+/* What the option writes is not what the command reads; in: its file, "-" for standard input, or NULL.  Prints and
+ * returns false when it is. */
+bool cli_apart(const struct cli *c, const char *option, const char *out, const char *in);
 /* Prints and frees a JSON value as one line. */
 void cli_print_json(json_t *j);
 json_t *cli_usage_json(const struct dedit_usage *u);

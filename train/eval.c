@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/out_file.h"
 #include "engine/drafter_file.h"
 #include "train/loop_watch.h"
 
@@ -380,13 +381,27 @@ static int make_settings(struct eval *e, const struct engine *engine, struct err
     return 0;
 }
 
-static int open_engine(struct eval *e, struct engine **ret, struct error *err)
+/* --csv is opened before the first answer: what cannot be written is told before anything is measured. */
+static int open_csv(const struct eval *e, const char *model, int n, char **files,
+                    struct out_file *csv, struct error *err)
 {
-    char path[4096];
+    const struct out_use out = {"--csv", e->csv};
+    const char *const own[] = {model, e->engine.config.drafter};
+    if (!e->csv)
+        return 0;
+    int r = out_files_check(&out, 1, (const char *const *)files, (size_t)n, err);
+    if (r == 0)
+        r = out_files_check(&out, 1, own, ARRAY_LEN(own), err);
+    if (r < 0)
+        return r;
+    r = out_file_open(csv, e->csv, err);
+    return r < 0 ? error_prefix(err, r, "--csv") : 0;
+}
+
+static int open_engine(struct eval *e, const char *path, struct engine **ret, struct error *err)
+{
     struct engine_config *c = &e->engine.config;
     int r = engine_options_tier(&e->engine, err);
-    if (r == 0)
-        r = train_model_path(&e->engine, path, sizeof(path), err);
     if (r < 0)
         return r;
     /* Every request's proposal has room in every batch, so that none is cut. */
@@ -404,9 +419,15 @@ static int open_engine(struct eval *e, struct engine **ret, struct error *err)
 static int run_all(struct eval *e, int n, char **files, struct error *err)
 {
     _cleanup_(engine_freep) struct engine *engine = NULL;
-    int r = open_suites(e, n, files, err);
+    _cleanup_(out_file_drop) struct out_file csv = {0};
+    char model[4096];
+    int r = train_model_path(&e->engine, model, sizeof(model), err);
     if (r == 0)
-        r = open_engine(e, &engine, err);
+        r = open_csv(e, model, n, files, &csv, err);
+    if (r == 0)
+        r = open_suites(e, n, files, err);
+    if (r == 0)
+        r = open_engine(e, model, &engine, err);
     if (r == 0)
         r = make_settings(e, engine, err);
     for (unsigned i = 0; i < e->n_suites && r == 0 && !train_stop; i++)
@@ -415,8 +436,10 @@ static int run_all(struct eval *e, int n, char **files, struct error *err)
         printf("target %s, drafter %s, %s\n", engine_model_name(engine),
                engine_drafter_name(engine), engine_class(engine));
         eval_report(e, stdout);
-        if (e->csv)
-            r = eval_write_csv(e, err);
+        if (csv.f) {
+            eval_write_csv(e, csv.f);
+            r = out_file_close(&csv, err);
+        }
     }
     return r;
 }

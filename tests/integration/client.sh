@@ -150,6 +150,15 @@ assert [x.get("text") for x in a] == [x.get("text") for x in b]
 X
 }
 ok 'a batch goes on after its last whole line' resume
+# What is no result of a batch is not gone on with, and keeps its last line.
+not_a_result() {
+    for text in 'a note\nwithout an end' 'torn' '{"line":2,"text":"x"}\n' '{"line":1,"text":"x"}\n{"line":1,"text":"x"}\n' '[1]\n'; do
+        printf '%b' "$text" > "$scratch/note" && cp "$scratch/note" "$scratch/copy"
+        status 1 "$client" batch --raw --output "$scratch/note" --quiet "$scratch/in" && grep -q 'note:[12] is not result [12] of a batch' "$scratch/err" &&
+            cmp "$scratch/note" "$scratch/copy" || return 1
+    done
+}
+ok 'a batch leaves a file alone that is not its own' not_a_result
 tokens() {
     ids=$("$client" tokenize 'hello there') || return 1
     # shellcheck disable=SC2086 # one id a word

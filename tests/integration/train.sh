@@ -198,8 +198,32 @@ onto_itself() {
         status 1 "$train" export --model mine --force --format $form --output ./$to drafter.gguf && grep -q 'is what is read' "$scratch/err" || return 1
         [ "$before" = "$(find "$to" -type f -exec cksum {} +)" ] || return 1
     done
+    # One of the files that are written into a folder.
+    mkdir inside && cp "$(find run -name 'step-*.safetensors' | sort | tail -n 1)" inside/model.safetensors || return 1
+    before=$(cksum inside/model.safetensors)
+    status 1 "$train" export --model "$model" --force --output inside inside/model.safetensors && grep -q 'inside/model.safetensors is what is read' "$scratch/err" &&
+        [ "$before" = "$(cksum inside/model.safetensors)" ]
 }
 ok 'export: not over what it reads' onto_itself
+# refused PATH WORDS ARGUMENT...: status 1, these words, and the file is what it was.
+kept() {
+    file=$1 && words=$2 && before=$(cksum < "$1") || return 1
+    shift 2
+    status 1 "$train" "$@" && grep -q -e "$words" "$scratch/err" && [ ! -s "$scratch/out" ] && [ "$before" = "$(cksum < "$file")" ]
+}
+outputs() {
+    ln -sf prompts.jsonl link
+    for to in prompts.jsonl ./prompts.jsonl link drafter.gguf drafter/config.json; do
+        drafter=drafter.gguf
+        [ "$to" = drafter.gguf ] || drafter=drafter
+        kept $to "--csv: $to is what is read" eval --model "$model" --drafter $drafter --csv $to prompts.jsonl || return 1
+    done
+    kept run/metrics.csv '--svg: run/metrics.csv is what is read' plot --svg run/metrics.csv run &&
+        kept run/metrics.csv '--svg: ./run/metrics.csv is what is read' plot --svg ./run/metrics.csv run/metrics.csv || return 1
+    status 1 "$train" eval --model "$model" --drafter drafter.gguf --csv /nowhere/x prompts.jsonl && grep -q -e '--csv: /nowhere/x' "$scratch/err" &&
+        [ ! -s "$scratch/out" ]
+}
+ok 'eval and plot: not over what they read; what cannot be written is told at the start' outputs
 damaged() {
     # Nothing is begun anew over a run that cannot be read, or that another process is in.
     cp -r run hurt || return 1
