@@ -198,7 +198,7 @@ hashed() {
         "$client" rm --json --store "$scratch/store" tiny | grep -q -x '{"ok":true}' && [ -z "$(ls "$scratch/store")" ] || return 1
     # Sums of all lengths around a block: files of a folder beside its model.
     cp -r "$model" "$scratch/lengths" && for n in 0 1 54 55 56 57 63 64 65 119 120 121 128 1048576 1048577; do head -c $n /dev/zero > "$scratch/lengths/$n"; done
-    "$client" add --json --store "$scratch/store" "$scratch/lengths/" | python3 -c 'import json,sys; j = json.load(sys.stdin); assert j["name"] == "lengths" and len(j["sha256"].splitlines()) > 15' &&
+    "$client" add --json --store "$scratch/store" "$scratch/lengths/" | python3 -c 'import json,sys; j = json.load(sys.stdin); assert j["name"] == "lengths" and j["sha256"] is None and len(j["files"]) > 15, j' &&
         (cd "$scratch/store" && sha256sum -c --quiet lengths.sha256)
 }
 ok 'add: sums that sha256sum checks' hashed
@@ -212,6 +212,61 @@ checked() {
         grep -q 'x.gguf' "$scratch/err" && [ -z "$(ls "$scratch/store" 2> /dev/null)" ]
 }
 ok 'add: broken models are refused' checked
+in_store() { (cd "$scratch/store" && find . -mindepth 1 -maxdepth 1 | sed 's|^./||' | sort | paste -s -d ' '); }
+# One file: its sum alone; every sum by its name.
+sum_json() {
+    rm -rf "$scratch/store" && cp "$golden/gguf/a_llama_tied.Q8_0.gguf" "$scratch/one.gguf" && hash=$(sha256sum < "$scratch/one.gguf") || return 1
+    "$client" add --json --store "$scratch/store" "$scratch/one.gguf" | python3 -c '
+import json, sys
+j = json.load(sys.stdin)
+assert j["sha256"] == sys.argv[1] and j["files"] == {"one.gguf": sys.argv[1]}, j
+' "${hash%% *}" && [ "$(in_store)" = 'one.gguf one.gguf.sha256' ]
+}
+ok 'add: the sum in JSON' sum_json
+# Nothing that is in the store is taken over, and a model is there with its sums or not at all.
+not_its_own() {
+    rm -rf "$scratch/store" && mkdir -p "$scratch/store/m.gguf.sha256" && echo mine > "$scratch/store/one.gguf.part" || return 1
+    status 1 "$client" add --store "$scratch/store" --name m.gguf "$scratch/one.gguf" && grep -q 'm.gguf.sha256: exists already' "$scratch/err" &&
+        [ ! -e "$scratch/store/m.gguf" ] && status 0 "$client" add --store "$scratch/store" "$scratch/one.gguf" &&
+        [ "$(cat "$scratch/store/one.gguf.part")" = mine ] || return 1
+    # What a run that was killed left is removed; what somebody else holds is not touched.
+    mkdir -p "$scratch/store/.tiny.adding/tiny" && echo old > "$scratch/store/.tiny.adding/tiny/old" || return 1
+    flock "$scratch/store/.tiny.adding" "$client" add --store "$scratch/store" --name tiny "$model" 2> "$scratch/err" && return 1
+    grep -q 'another dedit-client add is writing there' "$scratch/err" && [ -e "$scratch/store/.tiny.adding/tiny/old" ] &&
+        status 0 "$client" add --store "$scratch/store" --name tiny "$model" && [ ! -e "$scratch/store/tiny/old" ] && [ ! -e "$scratch/store/.tiny.adding" ]
+}
+ok 'add: what is not its own stays' not_its_own
+# Many adds of one name: one of them, whole.
+concurrent() {
+    rm -rf "$scratch/store" "$scratch/added"
+    for i in 1 2 3 4 5 6; do
+        ("$client" add --store "$scratch/store" --name tiny "$model" 2> /dev/null && echo "$i" >> "$scratch/added") &
+        adders="$adders $!"
+    done > /dev/null
+    # shellcheck disable=SC2086 # words
+    wait $adders
+    [ "$(wc -l < "$scratch/added")" -eq 1 ] && (cd "$scratch/store" && sha256sum -c --quiet tiny.sha256) && [ "$(in_store)" = 'tiny tiny.sha256' ]
+}
+adders=
+ok 'add: several of one name' concurrent
+names() {
+    for name in "$(printf 'two\nlines')" "$(printf 'a\tb')" .x a/b x.sha256 x.drafter x.drafter.gguf "$(printf '\377')" "$(printf '%0200d' 0)"; do
+        status 2 "$client" add --store "$scratch/none" --name "$name" "$model" && grep -q -e '--name: ' "$scratch/err" || return 1
+    done
+    [ ! -e "$scratch/none" ]
+}
+ok 'add: names' names
+# A drafter goes beside its model, against which it is checked.
+drafters() {
+    rm -rf "$scratch/store" && d=$golden/drafter && set -- "$client" add --store "$scratch/store" || return 1
+    status 2 "$@" "$d/fitted" && grep -q 'must be MODEL.drafter: ' "$scratch/err" || return 1
+    status 1 "$@" --name t.drafter "$d/fitted" && grep -q 'is a drafter: its model, "t.gguf" or "t", is not in' "$scratch/err" || return 1
+    status 0 "$@" --name t "$d/target" && status 0 "$@" --name t.drafter "$d/fitted" && (cd "$scratch/store" && sha256sum -c --quiet t.drafter.sha256) || return 1
+    "$@" --name tiny "$model" > /dev/null && status 1 "$@" --name tiny.drafter "$d/fitted" && grep -q 'a drafter of another model' "$scratch/err" || return 1
+    "$client" load --path "$scratch/store/t" t && "$client" models t | grep -q drafter && "$client" unload t && "$client" rm --store "$scratch/store" t.drafter &&
+        rm -r "$scratch/store"
+}
+ok 'add: drafters' drafters
 chat_json() {
     printf 'hi\n/show\n/nonsense\n' | "$client" chat --json --chat-format chatml --max-tokens 4 | python3 -c '
 import json, sys
