@@ -45,7 +45,8 @@ static const struct option_def controller_opts[] = {
     {OPT_QUIET, "quiet", NULL, "no progress on standard error"},
     {0, NULL, NULL, NULL},
 };
-static const struct option_def *const groups[] = {controller_opts, engine_option_defs, NULL};
+static const struct option_def *const groups[] = {controller_opts, engine_option_defs,
+                                                  engine_drafter_beside_defs, NULL};
 
 struct search {
     struct eval eval;
@@ -260,7 +261,7 @@ static int run(const struct bench_command *command, int argc, char **argv)
     struct error err = {0};
     enum chat_format format = CHAT_CHATML;
     _cleanup_(engine_freep) struct engine *en = NULL;
-    ask(e);
+    e->prepare = ask;
     int r = eval_open(e, argc - first, argv + first, &en, &format, &err);
     for (unsigned i = 0; i < e->n_suites && r == 0 && !eval_interrupted; i++)
         r = run_suite(&c, en, &e->suites[i], format, &err);

@@ -67,7 +67,8 @@ static const struct option_def eval_opts[] = {
     {OPT_PROMPT_TOKENS, "prompt-tokens", "N", "with --random (default: 256)"},
     {0, NULL, NULL, NULL},
 };
-static const struct option_def *const groups[] = {eval_opts, engine_option_defs, NULL};
+static const struct option_def *const groups[] = {eval_opts, engine_option_defs,
+                                                  engine_drafter_beside_defs, NULL};
 
 static int set(void *ctx, int id, const char *arg, struct error *err)
 {

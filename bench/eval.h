@@ -79,6 +79,8 @@ struct eval {
     enum chat_format format;
     int thinking;
     unsigned differ; /* responses that are not ar's */
+    /* Called by eval_open() once it is known whether there is a drafter; or NULL. */
+    void (*prepare)(struct eval *e);
 };
 
 /* "dedit,w=8,k=3,t=0.7": a method and what it should be given. */

@@ -7,6 +7,7 @@
  * token.  Speed-up: mean time of a token after the first with ar, over that of the setting.
  */
 #include <math.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "bench/eval.h"
@@ -55,6 +56,17 @@ void eval_table(const struct eval *e, FILE *f)
     }
 }
 
+#define NONE (-HUGE_VAL)
+
+/* A figure that there is none of is "-". */
+static void column(FILE *f, int width, int digits, const char *unit, double v)
+{
+    if (isinf(v))
+        fprintf(f, " %*s", width + (int)strlen(unit), "-");
+    else
+        fprintf(f, " %*.*f%s", width, digits, v, unit);
+}
+
 void eval_costs(const struct eval *e, FILE *f)
 {
     /* pass and verify: of a round that had a draft; the others, plain steps, are not timed apart, so
@@ -77,12 +89,12 @@ void eval_costs(const struct eval *e, FILE *f)
             continue;
         fprintf(f, "%-24.24s %9.3f %10.3f", e->settings[j].name, round / tokens * 1e3,
                 round / rounds * 1e3);
-        if (passes > 0 && plain < rounds)
-            fprintf(f, " %10.3f %10.3f %10.2f %8.1f%%", draft / passes * 1e3,
-                    verify / (rounds - plain) * 1e3, passes / (rounds - plain),
-                    plain / rounds * 100);
-        if (passes > 0 && !(plain > 0))
-            fprintf(f, " %8.1f%%", (round - draft - verify) / round * 100);
+        const double drafted = rounds - plain;
+        column(f, 10, 3, "", passes > 0 ? draft / passes * 1e3 : NONE);
+        column(f, 10, 3, "", drafted > 0 ? verify / drafted * 1e3 : NONE);
+        column(f, 10, 2, "", drafted > 0 ? passes / drafted : NONE);
+        column(f, 8, 1, "%", plain / rounds * 100);
+        column(f, 8, 1, "%", plain > 0 ? NONE : (round - draft - verify) / round * 100);
         fputc('\n', f);
     }
 }

@@ -233,9 +233,14 @@ int eval_open(struct eval *e, int n, char **files, struct engine **ret, enum cha
     if (n > (int)EVAL_MAX_SUITES)
         return ERR(err, LIMIT, "%d suites: at most %u", n, EVAL_MAX_SUITES);
     const char *model = e->engine.model;
-    int r = eval_make_settings(e, err);
     if (!model && engine_default_model(path, sizeof(path), NULL) == 0)
         model = path;
+    /* Settings depend on whether there is one. */
+    int r = model ? engine_options_beside(&e->engine, model, err) : 0;
+    if (r == 0 && e->prepare)
+        e->prepare(e);
+    if (r == 0)
+        r = eval_make_settings(e, err);
     if (r == 0)
         r = open_files(e, model, n, files, err);
     for (int i = 0; i < n && r == 0; i++) {

@@ -38,7 +38,8 @@ static const struct option_def step_opts[] = {
     {OPT_LOAD, "load", NULL, "measure loading and resident memory instead"},
     {0, NULL, NULL, NULL},
 };
-static const struct option_def *const groups[] = {step_opts, engine_option_defs, NULL};
+static const struct option_def *const groups[] = {step_opts, engine_option_defs,
+                                                  engine_drafter_defs, NULL};
 
 static int set(void *ctx, int id, const char *arg, struct error *err)
 {

@@ -48,7 +48,8 @@ static const struct option_def eval_opts[] = {
     {OPT_QUIET, "quiet", NULL, "no progress on the terminal"},
     {0, NULL, NULL, NULL},
 };
-static const struct option_def *const groups[] = {eval_opts, engine_option_defs, NULL};
+static const struct option_def *const groups[] = {eval_opts, engine_option_defs,
+                                                  engine_drafter_defs, NULL};
 
 static int set(void *ctx, int id, const char *arg, struct error *err)
 {

@@ -78,7 +78,26 @@ ok 'a suite that is not there' error 1 'eval --setting ngram /nowhere.jsonl' '/n
 echo '{"turns": 3}' > "$scratch/bad.jsonl"
 ok 'a line without turns' error 1 "eval --setting ngram $scratch/bad.jsonl" 'bad.jsonl:1: "turns"'
 ok 'random weights have no suites' error 2 "eval --random smollm2-135m $scratch/bad.jsonl" 'no suites'
-ok 'standard settings need a drafter' error 2 "eval $scratch/bad.jsonl" '--drafter'
+ok 'standard settings need a drafter' error 2 "eval --drafter none $scratch/bad.jsonl" '--drafter'
+# The drafter that lies beside its model is used as the daemon does it, unless it is told not to be.
+beside() {
+    cp -r "$golden/drafter/target" "$scratch/b" && cp -r "$golden/drafter/fitted" "$scratch/b.drafter" && printf '{"prompt": "hello"}\n{"prompt": "hi"}\n' > "$scratch/p.jsonl" || return 1
+    set -- --model "$scratch/b/" --chat-format chatml --samples 1 --max-tokens 8 --quiet
+    status 0 "$bench" eval "$@" "$scratch/p.jsonl" && grep -q '^dedit,k=3 ' "$scratch/out" && ! grep -q 'drafter none' "$scratch/out" || return 1
+    status 0 "$bench" controller "$@" --search 1 --max-tokens 2 "$scratch/p.jsonl" && grep -q '; 19 settings on' "$scratch/out" || return 1
+    status 0 "$bench" eval "$@" --drafter none --setting ngram "$scratch/p.jsonl" && grep -q 'drafter none' "$scratch/out" || return 1
+    # The table of milliseconds has a figure or "-" in every column.
+    sed -n '/^ms /,/^$/p' "$scratch/out" | awk 'NF && NF != 8 { exit 1 } /^ar / && $5 != "-" { exit 1 } END { exit NR < 3 }' || { cat "$scratch/out"; return 1; }
+    status 0 "$bench" generate --model "$scratch/b" --raw --method dedit --max-tokens 4 hello &&
+        status 1 "$bench" generate --model "$scratch/b" --drafter none --raw --method dedit --max-tokens 4 hello || return 1
+    for c in 'step --rows 1 --context 16 --repetitions 6' "check --only drafter $golden"; do
+        # shellcheck disable=SC2086 # words
+        status 0 "$bench" $c --model "$scratch/b" --drafter none || return 1
+    done
+    chmod -R u+w "$scratch/b.drafter" && echo '{"architectures": ["X"]}' > "$scratch/b.drafter/config.json"
+    status 1 "$bench" eval "$@" "$scratch/p.jsonl" && grep -q -e 'b.drafter.*--drafter none leaves it alone' "$scratch/err"
+}
+ok 'the drafter beside the model' beside
 # A file that cannot be written is told before anything is measured: nothing else is said.
 unwritable() {
     for o in csv svg answers; do
