@@ -294,9 +294,9 @@ static void progress(const struct batch *b, bool last)
         fputc('[', stderr);
         for (size_t i = 0; i < WIDTH; i++)
             fputc(i < full ? '=' : i == full ? '>' : ' ', stderr);
-        fprintf(stderr, "] %zu of %zu lines", b->first, b->total);
+        fprintf(stderr, "] %zu of %zu line%s", b->first, b->total, cli_s(b->total));
     } else {
-        fprintf(stderr, "%zu lines", b->first);
+        fprintf(stderr, "%zu line%s", b->first, cli_s(b->first));
     }
     fprintf(stderr, ", %zu failed, %zu running, %.1f tokens/s", b->failed, b->next - first,
             s > 0 ? (double)b->tokens / s : 0.0);
@@ -399,7 +399,7 @@ static int open_files(struct batch *b)
     if (!b->out)
         return cli_fail_text(c, CLI_FAILED, "--output: %s: %s", out, strerror(errno));
     if (b->skip && !c->quiet)
-        fprintf(stderr, "%zu lines are done already\n", b->skip);
+        fprintf(stderr, "%zu line%s done already\n", b->skip, b->skip == 1 ? " is" : "s are");
     return CLI_OK;
 }
 

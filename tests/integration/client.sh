@@ -41,7 +41,7 @@ ok 'quiet' quiet
 compare() {
     "$client" generate --raw --method ngram --temperature 0 --ignore-eos -n 60 --compare 'a b a b a b a b' > "$scratch/got" 2> "$scratch/err" &&
         "$client" generate --raw --method ar --temperature 0 --ignore-eos -n 60 --quiet 'a b a b a b a b' | cmp - "$scratch/got" &&
-        grep -q -x 'drafted: .* tokens/s, ngram, acceptance length .*' "$scratch/err" && grep -q -x 'plain: .* tokens/s, ar' "$scratch/err" &&
+        grep -q -x 'drafted: .* tokens/s, ngram, drafts in [0-9]* of [0-9]* rounds, acceptance length .*' "$scratch/err" && grep -q -x 'plain: .* tokens/s, ar' "$scratch/err" &&
         grep -q -x '.* times as fast, the same 60 tokens' "$scratch/err" &&
         "$client" generate --raw --method ngram --temperature 1 --ignore-eos -n 30 --compare --json 'a b a b' | tail -n 1 | python3 -c '
 import json, sys
@@ -53,6 +53,20 @@ assert a["completion_tokens"] == b["completion_tokens"] == 30 and j["speedup"] >
         status 2 "$client" generate --compare --verification rejection x && status 4 "$client" generate --raw --compare --method dflash x
 }
 ok 'plain and drafted answers compared' compare
+# How many rounds had a draft, as the rounds themselves say; and one token is no tokens.
+drafted_rounds() {
+    "$client" generate --raw --method ngram --temperature 0 --ignore-eos -n 60 --trace-json "$scratch/rounds" 'a b a b a b a b' 2> "$scratch/err" > /dev/null &&
+        python3 - "$scratch/rounds" "$scratch/err" << 'X' || return 1
+import json, re, sys
+rounds = [r for r in map(json.loads, open(sys.argv[1])) if "round" in r]
+rounds = [r for r in rounds if r["at"] > 0]  # the first is the prompt's
+n, of = re.search(r"ngram, drafts in (\d+) of (\d+) rounds, acceptance length [0-9.]+, length$", open(sys.argv[2]).read().strip()).groups()
+assert int(n) == sum(1 for r in rounds if r["nodes"]) and int(of) == len(rounds), (n, of, len(rounds))
+X
+    "$client" generate --raw -t 0 --ignore-eos -n 1 --compare x 2> "$scratch/err" > /dev/null && grep -q 'the same 1 token$' "$scratch/err" &&
+        ask -n 1 hi 2>&1 > /dev/null | grep -q ' ms, 1 token, '
+}
+ok 'the share of drafted rounds; one token' drafted_rounds
 full() {
     for form in --quiet --compare --trace --json; do
         "$client" generate --raw -t 0 -n 4 $form x > /dev/full 2> "$scratch/err" && return 1
@@ -84,6 +98,13 @@ for l in sys.stdin:
         assert t["alternatives"][0]["logprob"] >= t["alternatives"][1]["logprob"]
 '; }
 ok 'log-probabilities' logprobs
+no_logprobs() {
+    for o in 'generate --raw x' 'chat --json' 'batch --json /dev/null'; do
+        # shellcheck disable=SC2086 # words
+        status 2 "$client" $o --logprobs 3 && cat "$scratch/out" "$scratch/err" | grep -q -e '--logprobs: generate --json alone' || return 1
+    done
+}
+ok 'log-probabilities are refused where nothing prints them' no_logprobs
 
 batch() {
     python3 - "$scratch/in" << 'X'
