@@ -43,7 +43,7 @@ const struct cli_option cli_sampling[] = {
     {"method", 0, "NAME", "auto", "drafting method; ar: plain decoding"},
     {"window", 0, "W", "automatic", "tokens drafted at once, 2 to 64"},
     {"passes", 0, "K", "automatic", "draft and edit passes, 1 to 8"},
-    {"tree-budget", 0, "N", "automatic", "nodes of a draft tree"},
+    {"tree-budget", 0, "N", "automatic", "nodes of a draft tree, 1 to 127"},
     {"edit-visibility", 0, "V", "bidirectional", "what edit passes see of the block; or causal"},
     {"verification", 0, "RULE", "exact", "rejection: the law of plain decoding, not its text"},
     {"no-noise", 0, NULL, NULL, "the drafter does not use the target's noise"},

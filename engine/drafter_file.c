@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/hf_config.h"
 #include "engine/model_file_internal.h"
@@ -167,6 +168,20 @@ static int open_gguf(struct model_file *f, const struct model_config *target, st
     return r < 0 ? r : check_borrowed(f, target, err);
 }
 
+/* A folder that dedit-train fit writes to is no drafter. */
+static int refuse_run(const char *folder, struct error *err)
+{
+    _cleanup_strbuf_ struct strbuf config = {0}, metrics = {0};
+    if (strbuf_addf(&config, "%s/config.json", folder) < 0 ||
+        strbuf_addf(&metrics, "%s/metrics.csv", folder) < 0)
+        return ERR_NOMEM(err);
+    if (access(config.s, F_OK) == 0 || access(metrics.s, F_OK) < 0)
+        return 0;
+    return ERR(err, FORMAT,
+               "%s: is the folder of a training run; dedit-train export makes a drafter of it",
+               folder);
+}
+
 int drafter_file_open(const char *path, const struct model_config *target, struct model_file **ret,
                       struct error *err)
 {
@@ -176,7 +191,9 @@ int drafter_file_open(const char *path, const struct model_config *target, struc
     if (r < 0)
         return r;
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
-        r = open_hf(f, target, err);
+        r = refuse_run(path, err);
+        if (r == 0)
+            r = open_hf(f, target, err);
     } else {
         r = gguf_open(path, &f->gguf, err);
         if (r >= 0)

@@ -174,15 +174,40 @@ static int add_file(struct data_set *d, const char *path, struct error *err)
     return 0;
 }
 
+static int ends_with(const struct dirent *e, const char *end)
+{
+    const size_t n = strlen(e->d_name), m = strlen(end);
+    return e->d_name[0] != '.' && n > m && !strcmp(e->d_name + n - m, end);
+}
+
 static int is_shard(const struct dirent *e)
 {
-    size_t n = strlen(e->d_name);
-    return e->d_name[0] != '.' && n > 6 && !strcmp(e->d_name + n - 6, ".jsonl");
+    return ends_with(e, ".jsonl");
+}
+
+static int is_packed(const struct dirent *e)
+{
+    return ends_with(e, ".jsonl.xz");
 }
 
 static int by_name(const struct dirent **a, const struct dirent **b)
 {
     return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+/* Why a folder gives nothing. */
+static int no_shard(const char *path, struct error *err)
+{
+    struct dirent **list = NULL;
+    const int n = scandir(path, &list, is_packed, by_name);
+    int r = n > 0 ? ERR(err, NOT_FOUND,
+                        "%s: no *.jsonl file; \"xz -dk %s/%s\" unpacks one that is there", path,
+                        path, list[0]->d_name)
+                  : ERR(err, NOT_FOUND, "%s: no *.jsonl file", path);
+    for (int i = 0; i < n; i++)
+        free(list[i]);
+    free(list);
+    return r;
 }
 
 static int add_path(struct data_set *d, const char *path, struct error *err)
@@ -207,7 +232,7 @@ static int add_path(struct data_set *d, const char *path, struct error *err)
         free(list[i]);
     }
     free(list);
-    return r == 0 && n == 0 ? ERR(err, NOT_FOUND, "%s: no *.jsonl file", path) : r;
+    return r == 0 && n == 0 ? no_shard(path, err) : r;
 }
 
 int data_set_open(const char *const *paths, size_t n_paths, const struct data_options *o,

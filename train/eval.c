@@ -29,9 +29,11 @@ enum {
 };
 
 static const struct option_def eval_opts[] = {
-    {OPT_WINDOW, "window", "W,...", "rows of a block (default: the drafter's own)"},
-    {OPT_PASSES, "passes", "K,...", "passes, each number a setting of its own\n(default: 1,2,3)"},
-    {OPT_TREE, "tree", "N,...", "nodes of a tree out of the last pass; 0: a chain\n(default: 0)"},
+    {OPT_WINDOW, "window", "W,...", "rows of a block, 2 to 64 (default: the drafter's own)"},
+    {OPT_PASSES, "passes", "K,...",
+     "passes, 1 to 8, each number a setting of its own\n(default: 1,2,3)"},
+    {OPT_TREE, "tree", "N,...",
+     "nodes of a tree out of the last pass, at most 127;\n0: a chain (default: 0)"},
     {OPT_VISIBILITY, "visibility", "V",
      "of edit passes: bidirectional or causal\n(default: bidirectional)"},
     {OPT_SAMPLES, "samples", "N", "prompts of each file; 0: all (default: 20)"},
@@ -51,6 +53,16 @@ static const struct option_def eval_opts[] = {
 static const struct option_def *const groups[] = {eval_opts, engine_option_defs,
                                                   engine_drafter_defs, NULL};
 
+static int set_list(const char *arg, uint32_t min, uint32_t max, uint32_t *ret, size_t *ret_n,
+                    struct error *err)
+{
+    int r = option_u32_list(arg, min, ret, EVAL_MAX_LIST, ret_n, err);
+    for (size_t i = 0; r == 0 && i < *ret_n; i++)
+        if (ret[i] > max)
+            r = ERR(err, INVALID, "%u is not from %u to %u", ret[i], min, max);
+    return r;
+}
+
 static int set(void *ctx, int id, const char *arg, struct error *err)
 {
     struct eval *e = ctx;
@@ -59,11 +71,11 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
         return r < 0 ? r : 0;
     switch (id) {
     case OPT_WINDOW:
-        return option_u32_list(arg, 2, e->windows, EVAL_MAX_LIST, &e->n_windows, err);
+        return set_list(arg, 2, DRAFT_MAX_WINDOW, e->windows, &e->n_windows, err);
     case OPT_PASSES:
-        return option_u32_list(arg, 1, e->passes, EVAL_MAX_LIST, &e->n_passes, err);
+        return set_list(arg, 1, DRAFT_MAX_PASSES, e->passes, &e->n_passes, err);
     case OPT_TREE:
-        return option_u32_list(arg, 0, e->trees, EVAL_MAX_LIST, &e->n_trees, err);
+        return set_list(arg, 0, PROPOSAL_MAX_NODES, e->trees, &e->n_trees, err);
     case OPT_VISIBILITY:
         e->visibility = strcmp(arg, "causal") == 0 ? DRAFT_CAUSAL : DRAFT_BIDIRECTIONAL;
         if (e->visibility == DRAFT_BIDIRECTIONAL && strcmp(arg, "bidirectional") != 0)

@@ -38,9 +38,8 @@ static unsigned cpus(void)
 
 static int between(const char *name, double v, double lo, double hi, struct error *err)
 {
-    return v >= lo && v <= hi
-               ? 0
-               : ERR(err, INVALID, "%s is %g, must be from %g to %g", name, v, lo, hi);
+    return v >= lo && v <= hi ? 0
+                              : ERR(err, INVALID, "%s %g: must be from %g to %g", name, v, lo, hi);
 }
 
 static int resolve(struct fit *f, struct error *err)
@@ -60,27 +59,27 @@ static int resolve(struct fit *f, struct error *err)
         const char *name;
         double v, lo, hi;
     } rules[] = {
-        {"window", o->window, 2, DRAFTER_MAX_BLOCK},
-        {"steps", (double)o->steps, 1, 1e12},
-        {"batch", o->batch, 1, 64},
-        {"anchors", o->anchors, 1, 65536},
-        {"max_len", o->max_len, 2, 1 << 20},
-        {"eta", (double)o->eta, 0, 2},
-        {"gamma", (double)o->gamma, 1e-3, 1e6},
-        {"p2_weight", (double)o->p2_weight, 0, 1e3},
-        {"distill", (double)o->distill, 0, 1},
-        {"distill_top", o->distill_top, 1, 256},
-        {"lr", (double)o->lr, 0, 10},
-        {"norm_lr", (double)o->norm_lr, 0, 10},
-        {"beta1", (double)o->beta1, 0, 0.99999},
-        {"beta2", (double)o->beta2, 0, 0.99999},
-        {"weight_decay", (double)o->weight_decay, 0, 10},
-        {"clip", (double)o->clip, 0, 1e9},
-        {"warmup", (double)o->warmup, 0, 1},
-        {"average", (double)o->average, 0, 0.9999999},
-        {"held_out", (double)o->held_out, 0, 0.9},
-        {"threads", o->threads, 1, TRAIN_MAX_THREADS},
-        {"report_every", o->report_every, 1, 1e9},
+        {"--window", o->window, 2, DRAFTER_MAX_BLOCK},
+        {"--steps", (double)o->steps, 1, 1e12},
+        {"--batch", o->batch, 1, 64},
+        {"--anchors", o->anchors, 1, 65536},
+        {"--max-len", o->max_len, 2, 1 << 20},
+        {"--eta", (double)o->eta, 0, 2},
+        {"--gamma", (double)o->gamma, 1e-3, 1e6},
+        {"--p2-weight", (double)o->p2_weight, 0, 1e3},
+        {"--distill", (double)o->distill, 0, 1},
+        {"--distill-top", o->distill_top, 1, 256},
+        {"--lr", (double)o->lr, 0, 10},
+        {"--norm-lr", (double)o->norm_lr, 0, 10},
+        {"--beta1", (double)o->beta1, 0, 0.99999},
+        {"--beta2", (double)o->beta2, 0, 0.99999},
+        {"--weight-decay", (double)o->weight_decay, 0, 10},
+        {"--clip", (double)o->clip, 0, 1e9},
+        {"--warmup", (double)o->warmup, 0, 1},
+        {"--average", (double)o->average, 0, 0.9999999},
+        {"--held-out", (double)o->held_out, 0, 0.9},
+        {"--threads", o->threads, 1, TRAIN_MAX_THREADS},
+        {"--report-every", o->report_every, 1, 1e9},
     };
     int r = 0;
     for (size_t i = 0; r == 0 && i < ARRAY_LEN(rules); i++)
@@ -110,7 +109,7 @@ static int load_data(struct fit *f, uint32_t vocab, struct error *err)
             f->train[f->n_train++] = (uint32_t)i;
     }
     if (f->n_train == 0)
-        return ERR(err, INVALID, "held_out %g leaves no conversation to train on",
+        return ERR(err, INVALID, "--held-out %g leaves no conversation to train on",
                    (double)f->o.held_out);
     struct data_set_info info;
     data_set_get_info(f->data, &info);
@@ -128,6 +127,12 @@ static int choose_taps(const struct fit_options *o, struct train_shape *s, struc
     struct drafter_config d = {0};
     s->n_taps = o->n_taps;
     memcpy(s->tap_layers, o->taps, sizeof(s->tap_layers));
+    for (uint32_t i = 0; i < s->n_taps; i++)
+        if (o->taps[i] >= s->target_layers || (i && o->taps[i] <= o->taps[i - 1]))
+            return ERR(err, INVALID,
+                       "--taps: layer %" PRIu32 ": the model has layers 0 to %" PRIu32
+                       ", and they must ascend",
+                       o->taps[i], s->target_layers - 1);
     if (s->n_taps)
         return 0;
     uint32_t n = s->target_layers > 8 ? 5 : s->target_layers > 3 ? s->target_layers - 3 : 1;

@@ -397,7 +397,7 @@ lint_man() { mandoc -T lint -W warning "$top"/man/*.[1-8]; }
 ok 'manual pages are clean' lint_man
 
 # Each status of dedit-client(1).
-ok 'status 1: a request that failed after it was accepted' fails 1 'timeout' "$client" generate --raw --timeout 1ms -n 400 --ignore-eos -q x
+ok 'status 1: a request that failed after it was accepted' fails 1 ': timeout: the deadline of 1 ms has passed' "$client" generate --raw --timeout 1ms -n 400 --ignore-eos -q x
 drained() {
     "$client" drain && status 1 "$client" ping && grep -q '^draining' "$scratch/out" && fails 3 'draining' "$client" generate --raw x
 }

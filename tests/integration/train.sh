@@ -224,6 +224,32 @@ outputs() {
         [ ! -s "$scratch/out" ]
 }
 ok 'eval and plot: not over what they read; what cannot be written is told at the start' outputs
+# says WORDS ARGUMENT...: refused, and the last line has these words.
+says() {
+    words=$1
+    shift
+    "$train" "$@" > "$scratch/out" 2> "$scratch/err" < /dev/null && return 1
+    tail -n 1 "$scratch/err" | grep -q -e "$words" || { cat "$scratch/err"; return 1; }
+}
+messages() {
+    printf '{"ids": [1, 2], "response_spans": [[0, 1' > cut.jsonl
+    gzip -c prompts.jsonl > p.jsonl.gz && xz -c prompts.jsonl > p.jsonl.xz && mkdir packed && cp p.jsonl.xz packed || return 1
+    says '--window 4: must be longer than the 8 rows of --from run' widen --model "$model" --output x --from run --window 4 data &&
+        says '--from drafter.gguf: is an exported drafter; widen goes on from a checkpoint' widen --model "$model" --output x --from drafter.gguf data &&
+        says '--taps: layer 99: the model has layers 0 to 1, and they must ascend' fit --model "$model" --output x --taps 0,99 data &&
+        says '--steps 0: must be from 1' fit --model "$model" --output x --steps 0 data &&
+        says 'was trained with --max-len 512, now it is 40' fit --model "$model" --output run --steps 30 --p1-only 10 --batch 4 --anchors 8 --draft-vocab 128 --max-len 40 data own &&
+        says 'was trained on other data' fit --model "$model" --output run --steps 30 --p1-only 10 --batch 4 --anchors 8 --draft-vocab 128 data &&
+        says 'cut.jsonl:1:[1-9][0-9]: ' inspect cut.jsonl && ! grep -q 'cut.jsonl:1:1:' "$scratch/err" &&
+        says 'p.jsonl.xz: is compressed; "xz -dk p.jsonl.xz" makes' fit --model "$model" --output x p.jsonl.xz &&
+        says 'p.jsonl.xz: is compressed; "xz -dk p.jsonl.xz" makes' eval --model "$model" --drafter drafter.gguf p.jsonl.xz &&
+        says '"gzip -dk p.jsonl.gz" makes' eval --model "$model" --drafter drafter.gguf p.jsonl.gz &&
+        says 'packed: no \*.jsonl file; "xz -dk packed/p.jsonl.xz" unpacks' inspect packed &&
+        says 'run: is the folder of a training run; dedit-train export makes a drafter' eval --model "$model" --drafter run prompts.jsonl &&
+        says '--window: 65 is not from 2 to 64' eval --model "$model" --drafter drafter.gguf --window 8,65 prompts.jsonl &&
+        says '--tree: 128 is not from 0 to 127' eval --model "$model" --drafter drafter.gguf --tree 128 prompts.jsonl
+}
+ok 'messages name the option, the file, the limit and the rule' messages
 damaged() {
     # Nothing is begun anew over a run that cannot be read, or that another process is in.
     cp -r run hurt || return 1
