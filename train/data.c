@@ -251,13 +251,23 @@ int data_set_open(const char *const *paths, size_t n_paths, const struct data_op
         r = data_read_file(d->files[i], o->vocab_size, &h, take, d, err);
         if (r == 0 && h.present && !d->info.target[0])
             memcpy(d->info.target, h.target, sizeof(h.target));
+        if (r == 0 && h.n_blank && !d->info.n_blank) {
+            d->info.blank_file = d->files[i];
+            d->info.blank_line = h.first_blank;
+        }
+        d->info.n_blank += r == 0 ? h.n_blank : 0;
     }
     if (r < 0)
         return r;
+    if (d->n == 0 && d->info.n_unsupervised)
+        return ERR(
+            err, FORMAT,
+            "%s:%llu: no answer to train on, nor in %llu further conversations, which are all",
+            d->info.skipped_file, (unsigned long long)d->info.skipped_line,
+            (unsigned long long)(d->info.n_unsupervised - 1));
     if (d->n == 0)
-        return ERR(err, FORMAT, "%s%s: no conversation to train on (%llu without any answer)",
-                   n_paths ? paths[0] : "no file", n_paths > 1 ? ", ..." : "",
-                   (unsigned long long)d->info.n_unsupervised);
+        return ERR(err, FORMAT, "%s%s: no conversation to train on", n_paths ? paths[0] : "no file",
+                   n_paths > 1 ? ", ..." : "");
     *ret = TAKE_PTR(d);
     return 0;
 }

@@ -189,6 +189,18 @@ strange_ids() {
     status 0 "$train" inspect strange.jsonl && status 1 "$train" inspect --model "$model" strange.jsonl
 }
 ok 'inspect: ids beyond the model that is named' strange_ids
+# What is wrong with data is told by file and line.
+faults() {
+    good='{"ids": [1, 2, 3], "response_spans": [[1, 3]]}'
+    printf '{"dedit_data": 1, "vocab_size": 300}\n%s\n\n  \n{"ids": [7], "response_spans": []}\n' "$good" > faults.jsonl
+    status 0 "$train" inspect faults.jsonl && grep -q 'fit refuses; the first one: faults.jsonl:5$' "$scratch/out" &&
+        grep -q '2 blank lines passed over; the first one: faults.jsonl:3$' "$scratch/out" || return 1
+    printf '%s\n{"ids": [7, 300], "response_spans": [[0, 1]]}\n' "$good" >> faults.jsonl
+    status 1 "$train" inspect faults.jsonl && grep -q 'faults.jsonl:7: "ids"\[1\] is 300; the header of the file says "vocab_size" 300' "$scratch/err" || return 1
+    printf '\n{"ids": [7], "response_spans": []}\n' > faults.jsonl
+    status 1 "$train" inspect faults.jsonl && grep -q 'faults.jsonl:2: no answer to train on' "$scratch/err"
+}
+ok 'inspect: what is wrong, by file and line' faults
 onto_itself() {
     cp -r "$model" mine
     for to in drafter.gguf mine; do
