@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "base/out_file.h"
 
 struct entry {
     uint64_t first_id, line, hash;
@@ -163,6 +164,11 @@ static int take(void *arg, const struct data_record *r, uint64_t line, struct er
 
 static int add_file(struct data_set *d, const char *path, struct error *err)
 {
+    for (size_t i = 0; i < d->n_files; i++)
+        if (file_is_same(path, d->files[i]))
+            return ERR(err, INVALID, "%s: is given twice%s%s; each file of data is read once", path,
+                       strcmp(path, d->files[i]) ? ", also as " : "",
+                       strcmp(path, d->files[i]) ? d->files[i] : "");
     char **grown = mem_realloc_array(d->files, d->n_files + 1, sizeof(*grown));
     if (!grown)
         return ERR_NOMEM(err);
@@ -260,11 +266,10 @@ int data_set_open(const char *const *paths, size_t n_paths, const struct data_op
     if (r < 0)
         return r;
     if (d->n == 0 && d->info.n_unsupervised)
-        return ERR(
-            err, FORMAT,
-            "%s:%llu: no answer to train on, nor in %llu further conversations, which are all",
-            d->info.skipped_file, (unsigned long long)d->info.skipped_line,
-            (unsigned long long)(d->info.n_unsupervised - 1));
+        return ERR(err, FORMAT,
+                   "%s:%llu: no answer to train on; of %llu conversations none has one",
+                   d->info.skipped_file, (unsigned long long)d->info.skipped_line,
+                   (unsigned long long)d->info.n_unsupervised);
     if (d->n == 0)
         return ERR(err, FORMAT, "%s%s: no conversation to train on", n_paths ? paths[0] : "no file",
                    n_paths > 1 ? ", ..." : "");

@@ -112,7 +112,8 @@ static const struct option_def objective_opts[] = {
 };
 static const struct option_def schedule_opts[] = {
     {OPT_STEPS, "steps", "N", "(default: 5000)"},
-    {OPT_P1_ONLY, "p1-only", "N", "first steps without edits (default: 30 % of them)"},
+    {OPT_P1_ONLY, "p1-only", "N",
+     "first steps without edits, at most all\n(default: 30 % of them)"},
     {OPT_ANCHORS, "anchors", "N", "blocks of a conversation (default: 32)"},
     {OPT_LR, "lr", "X", "highest learning rate (default: 1.3e-3)"},
     {0, NULL, NULL, NULL},

@@ -9,6 +9,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/fd.h"
@@ -82,6 +84,9 @@ static int resolve(struct fit *f, struct error *err)
         {"--report-every", o->report_every, 1, 1e9},
     };
     int r = 0;
+    if (o->p1_only > o->steps && o->objective == FIT_DEDIT)
+        r = ERR(err, INVALID, "--p1-only %" PRIu64 ": must be at most --steps %" PRIu64, o->p1_only,
+                o->steps);
     for (size_t i = 0; r == 0 && i < ARRAY_LEN(rules); i++)
         r = between(rules[i].name, rules[i].v, rules[i].lo, rules[i].hi, err);
     return r;
@@ -142,6 +147,20 @@ static int choose_taps(const struct fit_options *o, struct train_shape *s, struc
     return r;
 }
 
+/* What options say of heads and of the draft vocabulary, in their words. */
+static int check_sizes(const struct fit_options *o, const struct train_shape *s, struct error *err)
+{
+    if (s->heads % s->kv_heads)
+        return ERR(err, INVALID,
+                   "--heads %" PRIu32 ": must be a multiple of --kv-heads, which is %" PRIu32 "%s",
+                   s->heads, s->kv_heads, o->kv_heads ? "" : ", the model's");
+    if (o->draft_vocab > s->vocab)
+        return ERR(err, INVALID,
+                   "--draft-vocab %" PRIu32 ": the model has %" PRIu32 " tokens; 0: all of them",
+                   o->draft_vocab, s->vocab);
+    return 0;
+}
+
 static int choose_shape(struct fit *f, struct train_shape *s, uint32_t **ids, struct error *err)
 {
     const struct fit_options *o = &f->o;
@@ -152,9 +171,7 @@ static int choose_shape(struct fit *f, struct train_shape *s, uint32_t **ids, st
         .hidden = c->hidden,
         .ffn = o->ffn ? o->ffn : c->ffn,
         .heads = o->heads ? o->heads : c->n_heads,
-        .kv_heads = o->kv_heads ? o->kv_heads
-                    : o->heads  ? o->heads
-                                : c->n_kv_heads,
+        .kv_heads = o->kv_heads ? o->kv_heads : c->n_kv_heads,
         .head_dim = o->head_dim ? o->head_dim : c->head_dim,
         .target_hidden = c->hidden,
         .target_layers = c->n_layers,
@@ -165,7 +182,9 @@ static int choose_shape(struct fit *f, struct train_shape *s, uint32_t **ids, st
         .rope_theta = c->rope_theta,
         .max_position = o->max_len + o->window,
     };
-    int r = choose_taps(o, s, err);
+    int r = check_sizes(o, s, err);
+    if (r == 0)
+        r = choose_taps(o, s, err);
     if (r == 0 && o->mask_token == FIT_MASK_AUTO)
         r = vocabulary_mask(f->data, c, &s->mask_token, err);
     if (r == 0)
@@ -289,9 +308,43 @@ static int resume(struct fit *f, struct error *err)
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
+/* The path without its last part and the slashes before that; its length. */
+static size_t cut_last(char *path)
+{
+    size_t n = strlen(path);
+    while (n && path[n - 1] == '/')
+        n--;
+    while (n && path[n - 1] != '/')
+        n--;
+    while (n && path[n - 1] == '/')
+        n--;
+    path[n] = '\0';
+    return n;
+}
+
+/* How much of a path is there already. */
+static size_t part_there(const char *path)
+{
+    struct stat st;
+    _cleanup_free_ char *part = mem_strdup(path);
+    size_t n = part ? strlen(part) : 0;
+    while (n && stat(part, &st) < 0)
+        n = cut_last(part);
+    return n;
+}
+
+/* Takes back the folders that a run which is refused has made, as far as they are empty. */
+static void drop_folder(const struct fit *f)
+{
+    _cleanup_free_ char *path = f->dir_fd >= 0 ? mem_strdup(f->o.out) : NULL;
+    for (size_t n = path ? strlen(path) : 0; n > f->was && rmdir(path) == 0;)
+        n = cut_last(path);
+}
+
 /* The run's folder, which nobody else may write to meanwhile. */
 static int open_folder(struct fit *f, struct error *err)
 {
+    f->was = part_there(f->o.out);
     int r = folders_make(f->o.out, 0777, err);
     if (r < 0)
         return r;
@@ -357,8 +410,10 @@ int fit_open(struct fit *f, const struct fit_options *o, struct error *err)
     f->dir_fd = -1;
     f->o = *o;
     int r = open_run(f, err);
-    if (r < 0)
+    if (r < 0) {
+        drop_folder(f);
         fit_close(f);
+    }
     return r;
 }
 

@@ -262,6 +262,21 @@ messages() {
         says '--tree: 128 is not from 0 to 127' eval --model "$model" --drafter drafter.gguf --tree 128 prompts.jsonl
 }
 ok 'messages name the option, the file, the limit and the rule' messages
+# What makes no sense is refused, and leaves no folder behind that was not there before.
+nonsense() {
+    mkdir there || return 1
+    for o in '--heads 7:--heads 7: must be a multiple of --kv-heads, which is 2, the model.s' '--draft-vocab 321:--draft-vocab 321: the model has 320 tokens' \
+        '--steps 5 --p1-only 6:--p1-only 6: must be at most --steps 5' '--memory-limit 1K:memory' '--from nowhere:nowhere'; do
+        for out in new new/x/y/ there there/x; do
+            # shellcheck disable=SC2086 # words
+            says "${o#*:}" fit --quiet --model "$model" --output $out --steps 5 ${o%%:*} data && [ ! -e new ] && [ -d there ] && [ ! -e there/x ] || return 1
+        done
+    done
+    ln -s data/synth-00000.jsonl again.jsonl
+    says 'again.jsonl: is given twice, also as data/synth-00000.jsonl' fit --quiet --model "$model" --output new data again.jsonl && [ ! -e new ] || return 1
+    says 'synth-00000.jsonl: is given twice; ' fit --quiet --model "$model" --output new data/synth-00000.jsonl data/synth-00000.jsonl
+}
+ok 'fit: nonsense is refused, and no folder is left' nonsense
 damaged() {
     # Nothing is begun anew over a run that cannot be read, or that another process is in.
     cp -r run hurt || return 1

@@ -291,7 +291,7 @@ START_TEST(test_refusals)
     setup();
     struct fit_options o = options("a");
     o.memory_limit = 1u << 20;
-    refused(&o, DEDIT_E_LIMIT, "memory_limit");
+    refused(&o, DEDIT_E_LIMIT, "--memory-limit");
     o = options("a");
     o.window = 1;
     refused(&o, DEDIT_E_INVALID, "window");
@@ -453,6 +453,7 @@ START_TEST(test_widen)
     w.window = 0;
     w.from = at("a");
     w.steps = 3;
+    w.p1_only = 3;
     ck_ok(train_widen(&w, &err), &err);
     ck_ok(checkpoint_open(at("a"), &a, &err), &err);
     ck_ok(checkpoint_open(at("w"), &b, &err), &err);
@@ -555,7 +556,7 @@ START_TEST(test_from_drafter)
     ck_ok(train_export(&e, &err), &err);
     n.from = _i ? at("x.gguf") : at("hf");
     n.lr = 0; /* one step that changes nothing */
-    n.steps = 1;
+    n.steps = n.p1_only = 1;
     run(&n, 0);
     ck_ok(checkpoint_open(at("a"), &a, &err), &err);
     ck_ok(checkpoint_open(at("b"), &b, &err), &err);
