@@ -262,6 +262,25 @@ messages() {
         says '--tree: 128 is not from 0 to 127' eval --model "$model" --drafter drafter.gguf --tree 128 prompts.jsonl
 }
 ok 'messages name the option, the file, the limit and the rule' messages
+# What is held out has the losses of both passes, as metrics.csv says; with proposals alone there is no second one.
+held_out() {
+    for o in dedit dflash; do
+        "$train" fit --model "$model" --output held-$o --objective $o --steps 4 --p1-only 1 --batch 4 --anchors 4 --held-out 0.3 data 2> log || return 1
+        python3 - held-$o/metrics.csv log $o << 'X' || return 1
+import csv, re, sys
+row = list(csv.DictReader(open(sys.argv[1])))[-1]
+line = [l for l in open(sys.argv[2], encoding="utf-8", errors="replace") if "held out P1" in l][-1]
+p1, tau1, p2 = re.search(r"held out P1 ([0-9.]+) τ ([0-9.]+)(.*)$", line.strip()).groups()
+assert abs(float(p1) - float(row["held_loss_p1"])) < 1e-3, (line, row)
+if sys.argv[3] == "dedit":
+    p2, tau2 = re.fullmatch(r" P2 ([0-9.]+) τ ([0-9.]+)", p2).groups()
+    assert abs(float(p2) - float(row["held_loss_p2"])) < 1e-3, (line, row)
+else:
+    assert p2 == "" and row["held_loss_p2"] == "", (line, row)
+X
+    done
+}
+ok 'fit: what is held out, of both passes' held_out
 # What makes no sense is refused, and leaves no folder behind that was not there before.
 nonsense() {
     mkdir there || return 1
