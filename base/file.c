@@ -124,7 +124,8 @@ int file_write_parts(const char *path, const struct iovec *parts, size_t n, stru
             break;
     }
     if (fd < 0)
-        return ERR(err, IO, "%s: cannot create: %s", tmp, strerror(errno));
+        return ERR(err, IO, "%s: cannot write: no file can be made beside it: %s", path,
+                   strerror(errno));
     /* Who replaces a file does not open it to others. */
     struct stat st;
     if (lstat(path, &st) == 0 && S_ISREG(st.st_mode))

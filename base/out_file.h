@@ -10,6 +10,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 
 #include "base/error.h"
@@ -21,6 +22,19 @@ struct out_file {
     char *text;
     size_t len;
 };
+
+/* Whether two paths are one regular file or folder, by whatever names; of two that are not there yet, whether they
+ * will be one file. */
+bool file_is_same(const char *a, const char *b);
+
+/* What a command writes, and the option that says so. */
+struct out_use {
+    const char *option, *path; /* "--csv"; NULL: not given */
+};
+/* To be asked before anything is read or written: INVALID where a command would write over what it reads (a file, or
+ * one that is part of a folder), or to one file twice.  NULLs among the inputs are passed over. */
+int out_files_check(const struct out_use *outs, size_t n_outs, const char *const *ins, size_t n_ins,
+                    struct error *err);
 
 /* path must stay; one that could not be written is an error already here, as far as that can be told. */
 int out_file_open(struct out_file *o, const char *path, struct error *err);

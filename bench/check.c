@@ -19,7 +19,8 @@ static const struct option_def check_opts[] = {
      "tokenizer.json of Qwen3 (default: qwen3-tokenizer/\nin DIR or beside it)"},
     {0, NULL, NULL, NULL},
 };
-static const struct option_def *const groups[] = {check_opts, engine_option_defs, NULL};
+static const struct option_def *const groups[] = {check_opts, engine_option_defs,
+                                                  engine_drafter_defs, NULL};
 
 static const struct {
     const char *name;

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/out_file.h"
 #include "bench/eval.h"
 #include "bench/stats.h"
 
@@ -46,7 +45,8 @@ static const struct option_def controller_opts[] = {
     {OPT_QUIET, "quiet", NULL, "no progress on standard error"},
     {0, NULL, NULL, NULL},
 };
-static const struct option_def *const groups[] = {controller_opts, engine_option_defs, NULL};
+static const struct option_def *const groups[] = {controller_opts, engine_option_defs,
+                                                  engine_drafter_beside_defs, NULL};
 
 struct search {
     struct eval eval;
@@ -86,7 +86,7 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
     case OPT_SEED:
         return option_u64(arg, &e->seed, err);
     case OPT_CSV:
-        e->csv = arg;
+        e->csv_path = arg;
         return 0;
     case OPT_CHAT_FORMAT:
         return engine_option_chat_format(arg, &e->format, &e->format_given, err);
@@ -191,20 +191,16 @@ static void csv_suite(const struct eval *e, const struct eval_suite *s, FILE *f,
     }
 }
 
-static int write_csv(const struct eval *e, double *work, struct error *err)
+static int write_csv(struct eval *e, double *work, struct error *err)
 {
-    struct out_file o;
-    int opened = out_file_open(&o, e->csv, err);
-    if (opened < 0)
-        return opened;
-    FILE *f = o.f;
+    FILE *f = e->csv.f;
     fputs(
         "suite,setting,role,responses,tau,ms_per_token,speedup,auto_regret_median,auto_regret_low,"
         "auto_regret_high\n",
         f);
     for (unsigned i = 0; i < e->n_suites; i++)
         csv_suite(e, &e->suites[i], f, work);
-    return out_file_close(&o, err);
+    return out_file_close(&e->csv, err);
 }
 
 static void print_table(const struct eval *e, double *work)
@@ -226,9 +222,9 @@ static void print_table(const struct eval *e, double *work)
         "decoding,\nless one; medians of pairs of answers\n");
 }
 
-static int report(const struct search *c, const struct engine *en, struct error *err)
+static int report(struct search *c, const struct engine *en, struct error *err)
 {
-    const struct eval *e = &c->eval;
+    struct eval *e = &c->eval;
     _cleanup_free_ double *work = NULL;
     size_t most = 1;
     for (unsigned i = 0; i < e->n_suites; i++)
@@ -244,7 +240,7 @@ static int report(const struct search *c, const struct engine *en, struct error 
         engine_class(en), dk_tier_name(engine_ops(en)->tier), engine_get_config(en)->n_threads,
         e->n_settings - 2, c->search, FINALISTS, e->samples, e->max_tokens);
     print_table(e, work);
-    return e->csv ? write_csv(e, work, err) : 0;
+    return e->csv.f ? write_csv(e, work, err) : 0;
 }
 
 static int run(const struct bench_command *command, int argc, char **argv)
@@ -265,14 +261,13 @@ static int run(const struct bench_command *command, int argc, char **argv)
     struct error err = {0};
     enum chat_format format = CHAT_CHATML;
     _cleanup_(engine_freep) struct engine *en = NULL;
-    ask(e);
+    e->prepare = ask;
     int r = eval_open(e, argc - first, argv + first, &en, &format, &err);
     for (unsigned i = 0; i < e->n_suites && r == 0 && !eval_interrupted; i++)
         r = run_suite(&c, en, &e->suites[i], format, &err);
     if (r == 0)
         r = report(&c, en, &err);
-    for (unsigned i = 0; i < e->n_suites; i++)
-        eval_suite_done(&e->suites[i]);
+    eval_done(e);
     if (r < 0)
         return bench_fail(command, err.code == DEDIT_E_INVALID ? BENCH_USAGE : BENCH_FAILED, "%s",
                           err.msg);

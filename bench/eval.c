@@ -67,7 +67,8 @@ static const struct option_def eval_opts[] = {
     {OPT_PROMPT_TOKENS, "prompt-tokens", "N", "with --random (default: 256)"},
     {0, NULL, NULL, NULL},
 };
-static const struct option_def *const groups[] = {eval_opts, engine_option_defs, NULL};
+static const struct option_def *const groups[] = {eval_opts, engine_option_defs,
+                                                  engine_drafter_beside_defs, NULL};
 
 static int set(void *ctx, int id, const char *arg, struct error *err)
 {
@@ -99,13 +100,13 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
     case OPT_CLIENTS:
         return option_u32(arg, 1, EVAL_MAX_CLIENTS, &e->clients, err);
     case OPT_CSV:
-        e->csv = arg;
+        e->csv_path = arg;
         return 0;
     case OPT_SVG:
-        e->svg = arg;
+        e->svg_path = arg;
         return 0;
     case OPT_ANSWERS:
-        e->answers = arg;
+        e->answers_path = arg;
         return 0;
     case OPT_COSTS:
         e->engine.config.costs_dir = arg;
@@ -142,6 +143,22 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
 }
 
 /* ---- command ------------------------------------------------------------------------------------ */
+
+static int write_files(struct eval *e, struct error *err)
+{
+    int r = 0;
+    if (e->csv.f && (r = eval_csv(e, e->csv.f, err)) == 0)
+        r = out_file_close(&e->csv, err);
+    if (r == 0 && e->answers.f) {
+        eval_answers(e, e->answers.f);
+        r = out_file_close(&e->answers, err);
+    }
+    if (r == 0 && e->svg.f) {
+        eval_svg(e, e->svg.f);
+        r = out_file_close(&e->svg, err);
+    }
+    return r;
+}
 
 static int run(const struct bench_command *c, int argc, char **argv)
 {
@@ -183,14 +200,9 @@ static int run(const struct bench_command *c, int argc, char **argv)
         r = eval_pairs(&e, stdout, &err);
         eval_bars(&e, stdout);
     }
-    if (r == 0 && e.csv)
-        r = eval_csv(&e, &err);
-    if (r == 0 && e.answers)
-        r = eval_answers(&e, e.answers, &err);
-    if (r == 0 && e.svg)
-        r = eval_svg(&e, e.svg, &err);
-    for (unsigned i = 0; i < e.n_suites; i++)
-        eval_suite_done(&e.suites[i]);
+    if (r == 0)
+        r = write_files(&e, &err);
+    eval_done(&e);
     if (r < 0)
         return bench_fail(c, err.code == DEDIT_E_INVALID ? BENCH_USAGE : BENCH_FAILED, "%s",
                           err.msg);

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdio.h>
 
+#include "base/out_file.h"
 #include "bench/bench.h"
 #include "engine/prompt_file.h"
 
@@ -44,7 +45,7 @@ struct eval_result {
     double *tau;  /* tokens of a round, bonus included, mean of the response */
     double *tpot; /* seconds a token after the first */
     uint64_t tokens, rounds, committed, drafted, accepted, passes;
-    uint64_t plain; /* rounds, of those, that had no draft */
+    uint64_t plain;                   /* rounds, of those, that had no draft */
     uint64_t after[DRAFT_MAX_PASSES]; /* drafts that agree with the text, by pass */
     uint64_t helpful, harmful;
     double draft_s, verify_s, round_s; /* round_s: all time after the first token */
@@ -69,14 +70,17 @@ struct eval {
     uint32_t samples, max_prompt, max_tokens, turns, warmup, clients;
     uint64_t seed;
     float temperature;
-    const char *csv, *svg, *answers;
-    const char *random; /* shape with random weights, or NULL */
+    const char *csv_path, *svg_path, *answers_path; /* NULL: not asked for */
+    struct out_file csv, svg, answers;              /* .f: NULL then; open from the start */
+    const char *random;                             /* shape with random weights, or NULL */
     enum dk_type type;
     uint32_t layers, drafter_layers, draft_vocab, prompt_tokens;
     bool quiet, format_given;
     enum chat_format format;
     int thinking;
     unsigned differ; /* responses that are not ar's */
+    /* Called by eval_open() once it is known whether there is a drafter; or NULL. */
+    void (*prepare)(struct eval *e);
 };
 
 /* "dedit,w=8,k=3,t=0.7": a method and what it should be given. */
@@ -95,6 +99,8 @@ extern volatile sig_atomic_t eval_interrupted;
 /* Settings, suites and the model; costs are measured if a setting is auto. */
 int eval_open(struct eval *e, int n, char **files, struct engine **ret, enum chat_format *format,
               struct error *err);
+/* Suites, and files that were not written. */
+void eval_done(struct eval *e);
 /* The next prompts of the suite, at most `samples` (0: all that are left) of those that are short enough. */
 int eval_run_suite(struct eval *e, struct engine *en, struct eval_suite *s, enum chat_format format,
                    uint32_t samples, struct error *err);
@@ -141,11 +147,11 @@ int eval_time_parts(struct eval *e, struct engine *en, const struct eval_answer 
                     struct error *err);
 void eval_predict(struct eval *e);
 void eval_predictions(const struct eval *e, FILE *f);
-int eval_csv(const struct eval *e, struct error *err);
+int eval_csv(const struct eval *e, FILE *f, struct error *err);
 /* Settings with and without the target's noise, by pairs of answers (eval_pairs.c). */
 int eval_pairs(const struct eval *e, FILE *f, struct error *err);
 /* Every answer, a line each. */
-int eval_answers(const struct eval *e, const char *path, struct error *err);
+void eval_answers(const struct eval *e, FILE *f);
 /* Speed-ups as bars. */
 void eval_bars(const struct eval *e, FILE *f);
-int eval_svg(const struct eval *e, const char *path, struct error *err);
+void eval_svg(const struct eval *e, FILE *f);

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
-#include "base/out_file.h"
 #include "bench/eval.h"
 #include "bench/stats.h"
 
@@ -79,13 +78,8 @@ int eval_pairs(const struct eval *e, FILE *f, struct error *err)
     return 0;
 }
 
-int eval_answers(const struct eval *e, const char *path, struct error *err)
+void eval_answers(const struct eval *e, FILE *f)
 {
-    struct out_file o;
-    int opened = out_file_open(&o, path, err);
-    if (opened < 0)
-        return opened;
-    FILE *f = o.f;
     fputs("suite,setting,answer,tau,ms_per_token\n", f);
     for (unsigned i = 0; i < e->n_suites; i++)
         for (unsigned j = 0; j < e->n_settings; j++) {
@@ -94,5 +88,4 @@ int eval_answers(const struct eval *e, const char *path, struct error *err)
                 fprintf(f, "%s,\"%s\",%zu,%.4f,%.4f\n", e->suites[i].name, e->settings[j].name, k,
                         r->tau[k], r->tpot[k] * 1e3);
         }
-    return out_file_close(&o, err);
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dedit-bench eval: speed-ups as bars, in the terminal and as an SVG file. */
 
-#include "base/out_file.h"
 #include "bench/eval.h"
 
 #define BAR   18.0 /* width of a bar, pixels */
@@ -92,7 +91,7 @@ static void legend(const struct eval *e, FILE *f)
     }
 }
 
-int eval_svg(const struct eval *e, const char *path, struct error *err)
+void eval_svg(const struct eval *e, FILE *f)
 {
     const unsigned groups = e->n_suites > 1 ? e->n_suites + 1 : e->n_suites;
     const double pitch = e->n_settings * BAR + GAP, width = LEFT + groups * pitch + 20;
@@ -102,11 +101,6 @@ int eval_svg(const struct eval *e, const char *path, struct error *err)
         for (unsigned j = 0; j < e->n_settings; j++)
             if (eval_speedup(&e->suites[i], e, j) > most)
                 most = eval_speedup(&e->suites[i], e, j);
-    struct out_file o;
-    int opened = out_file_open(&o, path, err);
-    if (opened < 0)
-        return opened;
-    FILE *f = o.f;
     fprintf(f,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" "
             "font-family=\"sans-serif\" font-size=\"12\">\n"
@@ -125,5 +119,4 @@ int eval_svg(const struct eval *e, const char *path, struct error *err)
         group(e, i, LEFT + i * pitch + GAP / 2, scale, f);
     legend(e, f);
     fputs("</svg>\n", f);
-    return out_file_close(&o, err);
 }

@@ -7,9 +7,9 @@
  * token.  Speed-up: mean time of a token after the first with ar, over that of the setting.
  */
 #include <math.h>
+#include <string.h>
 
 #include "base/alloc.h"
-#include "base/out_file.h"
 #include "bench/eval.h"
 #include "bench/stats.h"
 
@@ -56,6 +56,17 @@ void eval_table(const struct eval *e, FILE *f)
     }
 }
 
+#define NONE (-HUGE_VAL)
+
+/* A figure that there is none of is "-". */
+static void column(FILE *f, int width, int digits, const char *unit, double v)
+{
+    if (isinf(v))
+        fprintf(f, " %*s", width + (int)strlen(unit), "-");
+    else
+        fprintf(f, " %*.*f%s", width, digits, v, unit);
+}
+
 void eval_costs(const struct eval *e, FILE *f)
 {
     /* pass and verify: of a round that had a draft; the others, plain steps, are not timed apart, so
@@ -78,12 +89,12 @@ void eval_costs(const struct eval *e, FILE *f)
             continue;
         fprintf(f, "%-24.24s %9.3f %10.3f", e->settings[j].name, round / tokens * 1e3,
                 round / rounds * 1e3);
-        if (passes > 0 && plain < rounds)
-            fprintf(f, " %10.3f %10.3f %10.2f %8.1f%%", draft / passes * 1e3,
-                    verify / (rounds - plain) * 1e3, passes / (rounds - plain),
-                    plain / rounds * 100);
-        if (passes > 0 && !(plain > 0))
-            fprintf(f, " %8.1f%%", (round - draft - verify) / round * 100);
+        const double drafted = rounds - plain;
+        column(f, 10, 3, "", passes > 0 ? draft / passes * 1e3 : NONE);
+        column(f, 10, 3, "", drafted > 0 ? verify / drafted * 1e3 : NONE);
+        column(f, 10, 2, "", drafted > 0 ? passes / drafted : NONE);
+        column(f, 8, 1, "%", plain / rounds * 100);
+        column(f, 8, 1, "%", plain > 0 ? NONE : (round - draft - verify) / round * 100);
         fputc('\n', f);
     }
 }
@@ -123,7 +134,7 @@ static void csv_line(const struct eval *e, const struct eval_suite *s, unsigned 
     fputc('\n', f);
 }
 
-int eval_csv(const struct eval *e, struct error *err)
+int eval_csv(const struct eval *e, FILE *f, struct error *err)
 {
     size_t most = 1;
     for (unsigned i = 0; i < e->n_suites; i++)
@@ -133,11 +144,6 @@ int eval_csv(const struct eval *e, struct error *err)
     _cleanup_free_ double *work = mem_array(most, sizeof(*work));
     if (!work)
         return ERR_NOMEM(err);
-    struct out_file o;
-    int opened = out_file_open(&o, e->csv, err);
-    if (opened < 0)
-        return opened;
-    FILE *f = o.f;
     fputs(
         "suite,setting,method,temperature,window,passes,tree_budget,responses,tokens,rounds,tau,"
         "tau_pooled,ms_per_token,speedup,speedup_median,speedup_low,speedup_high,drafted,accepted,"
@@ -149,5 +155,5 @@ int eval_csv(const struct eval *e, struct error *err)
     for (unsigned i = 0; i < e->n_suites; i++)
         for (unsigned j = 0; j < e->n_settings; j++)
             csv_line(e, &e->suites[i], j, f, work);
-    return out_file_close(&o, err);
+    return 0;
 }

@@ -176,6 +176,31 @@ static int calibrate(const struct eval *e, struct engine *en, struct error *err)
     return r < 0 ? r : 0;
 }
 
+/* Before anything else: what cannot be written, or is what is read, is told before anything is measured. */
+static int open_files(struct eval *e, const char *model, int n, char **files, struct error *err)
+{
+    const struct out_use outs[] = {
+        {"--csv", e->csv_path}, {"--svg", e->svg_path}, {"--answers", e->answers_path}};
+    struct out_file *const to[] = {&e->csv, &e->svg, &e->answers};
+    const char *const own[] = {model, e->engine.config.drafter};
+    int r = out_files_check(outs, ARRAY_LEN(outs), (const char *const *)files, (size_t)n, err);
+    if (r == 0)
+        r = out_files_check(outs, ARRAY_LEN(outs), own, ARRAY_LEN(own), err);
+    for (size_t i = 0; i < ARRAY_LEN(outs) && r == 0; i++)
+        if (outs[i].path && (r = out_file_open(to[i], outs[i].path, err)) < 0)
+            r = error_prefix(err, r, "%s", outs[i].option);
+    return r;
+}
+
+void eval_done(struct eval *e)
+{
+    for (unsigned i = 0; i < e->n_suites; i++)
+        eval_suite_done(&e->suites[i]);
+    out_file_drop(&e->csv);
+    out_file_drop(&e->svg);
+    out_file_drop(&e->answers);
+}
+
 int eval_open(struct eval *e, int n, char **files, struct engine **ret, enum chat_format *format,
               struct error *err)
 {
@@ -193,6 +218,8 @@ int eval_open(struct eval *e, int n, char **files, struct engine **ret, enum cha
     if (e->random) {
         int r = eval_make_settings(e, err);
         if (r == 0)
+            r = open_files(e, NULL, n, files, err);
+        if (r == 0)
             r = engine_options_tier(&e->engine, err);
         e->engine.config.enable_prefix_caching = false;
         if (r == 0)
@@ -205,12 +232,22 @@ int eval_open(struct eval *e, int n, char **files, struct engine **ret, enum cha
         return ERR(err, INVALID, "no suite is named: a file of prompts, one JSON object a line");
     if (n > (int)EVAL_MAX_SUITES)
         return ERR(err, LIMIT, "%d suites: at most %u", n, EVAL_MAX_SUITES);
-    int r = eval_make_settings(e, err);
+    const char *model = e->engine.model;
+    if (!model && engine_default_model(path, sizeof(path), NULL) == 0)
+        model = path;
+    /* Settings depend on whether there is one. */
+    int r = model ? engine_options_beside(&e->engine, model, err) : 0;
+    if (r == 0 && e->prepare)
+        e->prepare(e);
+    if (r == 0)
+        r = eval_make_settings(e, err);
+    if (r == 0)
+        r = open_files(e, model, n, files, err);
     for (int i = 0; i < n && r == 0; i++) {
         e->n_suites++; /* freed even when it is half read */
         r = eval_read_suite(files[i], &e->suites[i], err);
     }
-    if (r == 0 && !e->engine.model)
+    if (r == 0 && !model)
         r = engine_default_model(path, sizeof(path), err);
     if (r == 0)
         r = engine_options_tier(&e->engine, err);
@@ -218,7 +255,7 @@ int eval_open(struct eval *e, int n, char **files, struct engine **ret, enum cha
      * of the measurement. */
     e->engine.config.enable_prefix_caching = false;
     if (r == 0)
-        r = engine_options_open(&e->engine, e->engine.model ? e->engine.model : path, ret, err);
+        r = engine_options_open(&e->engine, model, ret, err);
     *format = e->format;
     if (r == 0 && !e->format_given)
         r = engine_chat_format(*ret, format, err);

@@ -130,7 +130,10 @@ int eval_make_settings(struct eval *e, struct error *err)
     static const char *const standard[] = {"dflash", "dedit,k=2", "dedit,k=3", "ddtree"};
     unsigned n = e->n_asked ? e->n_asked : ARRAY_LEN(standard);
     if (!e->n_asked && !e->engine.config.drafter && !e->random)
-        return ERR(err, INVALID, "without --drafter, name settings (--setting ngram)");
+        return ERR(
+            err, INVALID,
+            "no drafter lies beside the model: name one (--drafter PATH), or settings without "
+            "(--setting ngram)");
     for (unsigned i = 0; i < n; i++) {
         struct eval_setting s;
         uint32_t base = 0;

@@ -92,8 +92,9 @@ static const struct option_def drafting_opts[] = {
     {OPT_SCRIPT, "script", "FILE", "scripted: proposals, one JSON object a line\n(default: none)"},
     {0, NULL, NULL, NULL},
 };
-static const struct option_def *const groups[] = {prompt_opts, sampling_opts, drafting_opts,
-                                                  engine_option_defs, NULL};
+static const struct option_def *const groups[] = {
+    prompt_opts, sampling_opts, drafting_opts, engine_option_defs, engine_drafter_beside_defs,
+    NULL};
 
 static volatile sig_atomic_t interrupted;
 static void on_interrupt(int sig)
@@ -399,8 +400,10 @@ static int run(const struct bench_command *c, int argc, char **argv)
         return bench_fail(c, BENCH_FAILED, "%s", err.msg);
     _cleanup_(engine_freep) struct engine *e = NULL;
     uint64_t t0 = clock_now_ns();
-    if (engine_options_tier(&g.engine, &err) < 0 ||
-        engine_options_open(&g.engine, g.engine.model ? g.engine.model : path, &e, &err) < 0)
+    const char *model = g.engine.model ? g.engine.model : path;
+    if (engine_options_beside(&g.engine, model, &err) < 0 ||
+        engine_options_tier(&g.engine, &err) < 0 ||
+        engine_options_open(&g.engine, model, &e, &err) < 0)
         return bench_fail(c, BENCH_FAILED, "%s", err.msg);
     g.load_ns = clock_now_ns() - t0;
     _cleanup_token_list_ struct token_list ids = {0};

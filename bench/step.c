@@ -38,7 +38,8 @@ static const struct option_def step_opts[] = {
     {OPT_LOAD, "load", NULL, "measure loading and resident memory instead"},
     {0, NULL, NULL, NULL},
 };
-static const struct option_def *const groups[] = {step_opts, engine_option_defs, NULL};
+static const struct option_def *const groups[] = {step_opts, engine_option_defs,
+                                                  engine_drafter_defs, NULL};
 
 static int set(void *ctx, int id, const char *arg, struct error *err)
 {
@@ -202,11 +203,24 @@ static int parse_dtype(struct step *s, enum dk_type *ret, struct error *err)
                s->dtype);
 }
 
+static int open_csv(struct step *s, struct error *err)
+{
+    const struct out_use out = {"--csv", s->csv_path};
+    const char *const ins[] = {s->path, s->engine.config.drafter};
+    int r = out_files_check(&out, 1, ins, ARRAY_LEN(ins), err);
+    if (r < 0 || !s->csv_path)
+        return r;
+    r = out_file_open(&s->csv, s->csv_path, err);
+    return r < 0 ? error_prefix(err, r, "--csv") : 0;
+}
+
 static int open_all(struct step *s, struct error *err)
 {
     struct engine_config *c = &s->engine.config;
     struct model_file *copy = NULL; /* the engine's own: it may give weights back to the kernel */
-    int r;
+    int r = open_csv(s, err);
+    if (r < 0)
+        return r;
     if (s->random) {
         r = random_model_new(s->random, s->type, s->layers, &s->file, err);
         if (r == 0)
@@ -232,8 +246,6 @@ static int open_all(struct step *s, struct error *err)
     if (r < 0)
         return r;
     s->amx_class = strstr(engine_class(s->e), "amx") != NULL;
-    if (s->csv_path && (r = out_file_open(&s->csv, s->csv_path, err)) < 0)
-        return r;
     if (s->load)
         return 0;
     return floors_new(c->n_threads, c->tier, s->weight_bytes, &s->floors, err);

@@ -294,9 +294,9 @@ static void progress(const struct batch *b, bool last)
         fputc('[', stderr);
         for (size_t i = 0; i < WIDTH; i++)
             fputc(i < full ? '=' : i == full ? '>' : ' ', stderr);
-        fprintf(stderr, "] %zu of %zu lines", b->first, b->total);
+        fprintf(stderr, "] %zu of %zu line%s", b->first, b->total, cli_s(b->total));
     } else {
-        fprintf(stderr, "%zu lines", b->first);
+        fprintf(stderr, "%zu line%s", b->first, cli_s(b->first));
     }
     fprintf(stderr, ", %zu failed, %zu running, %.1f tokens/s", b->failed, b->next - first,
             s > 0 ? (double)b->tokens / s : 0.0);
@@ -331,30 +331,59 @@ static size_t count_lines(FILE *f)
 
 /* ---- going on where an earlier run stopped ------------------------------------------------------------------------ */
 
-/* Lines of the output that are whole; a torn last one is cut off. */
+/* Line `number` of an output as write_result() makes it; of a torn one, as much of it as is there. */
+static bool is_result(const char *line, size_t len, size_t number)
+{
+    static const char begin[] = "{\"line\":";
+    if (len == 0 || line[len - 1] != '\n')
+        return memcmp(line, begin, len < sizeof begin - 1 ? len : sizeof begin - 1) == 0;
+    json_t *j = json_loadb(line, len, 0, NULL);
+    bool good = json_integer_value(json_object_get(j, "line")) == (json_int_t)number;
+    json_decref(j);
+    return good;
+}
+
+/* Lines of the output that are whole; a torn last one is cut off.  Any other file is left alone. */
 static int count_done(struct batch *b, const char *path)
 {
     FILE *f = fopen(path, "r+");
     char *line = NULL;
-    size_t cap = 0;
+    size_t cap = 0, bad = 0;
     long good = 0;
     ssize_t n;
+    struct stat st;
     if (!f)
-        return errno == ENOENT ? 0 : -1;
-    while ((n = getline(&line, &cap, f)) > 0 && line[n - 1] == '\n') {
-        good += n;
-        b->skip++;
+        return errno == ENOENT
+                   ? CLI_OK
+                   : cli_fail_text(b->c, CLI_FAILED, "--output: %s: %s", path, strerror(errno));
+    bool regular = fstat(fileno(f), &st) == 0 && S_ISREG(st.st_mode);
+    while (regular && !bad && (n = getline(&line, &cap, f)) > 0) {
+        bool whole = line[n - 1] == '\n';
+        if (!is_result(line, (size_t)n, b->skip + 1))
+            bad = b->skip + 1;
+        good += whole ? n : 0;
+        b->skip += whole;
     }
     free(line);
-    int r = ftruncate(fileno(f), good);
+    int status = CLI_OK;
+    if (bad)
+        status = cli_fail_text(b->c, CLI_FAILED,
+                               "--output: %s:%zu is not result %zu of a batch; the file is left as "
+                               "it is",
+                               path, bad, bad);
+    else if (regular && ftruncate(fileno(f), good) < 0)
+        status = cli_fail_text(b->c, CLI_FAILED, "--output: %s: %s", path, strerror(errno));
     fclose(f);
-    return r;
+    return status;
 }
 
 static int open_files(struct batch *b)
 {
     struct cli *c = b->c;
     const char *in = c->argc ? c->argv[0] : "-", *out = cli_own(c, "output");
+    /* Answers that are appended to what is read would be read. */
+    if (!cli_apart(c, out ? "--output" : "standard output", out ? out : "/dev/stdout", in))
+        return CLI_USAGE;
     b->in = strcmp(in, "-") == 0 ? stdin : fopen(in, "r");
     if (!b->in)
         return cli_fail_text(c, CLI_FAILED, "%s: %s", in, strerror(errno));
@@ -363,10 +392,14 @@ static int open_files(struct batch *b)
     b->out = stdout;
     if (!out)
         return CLI_OK;
-    if (count_done(b, out) < 0 || !(b->out = fopen(out, "a")))
-        return cli_fail_text(c, CLI_FAILED, "%s: %s", out, strerror(errno));
+    int status = count_done(b, out);
+    if (status != CLI_OK)
+        return status;
+    b->out = fopen(out, "a");
+    if (!b->out)
+        return cli_fail_text(c, CLI_FAILED, "--output: %s: %s", out, strerror(errno));
     if (b->skip && !c->quiet)
-        fprintf(stderr, "%zu lines are done already\n", b->skip);
+        fprintf(stderr, "%zu line%s done already\n", b->skip, b->skip == 1 ? " is" : "s are");
     return CLI_OK;
 }
 

@@ -55,10 +55,11 @@ static int compare(const struct cli *c, const struct answer *a, const struct ans
     while (same < a->n && same < b->n && a->ids[same] == b->ids[same])
         same++;
     if (same < a->n || same < b->n)
-        return cli_fail_text(c, CLI_FAILED,
-                             "the answers differ from token %zu on: drafted %zu tokens, plain %zu; "
-                             "this is a bug of the daemon",
-                             same, a->n, b->n);
+        return cli_fail_text(
+            c, CLI_FAILED,
+            "the answers differ from token %zu on: drafted %zu token%s, plain %zu; "
+            "this is a bug of the daemon",
+            same, a->n, cli_s(a->n), b->n);
     if (a->text.len != b->text.len || (a->text.len && memcmp(a->text.s, b->text.s, a->text.len)))
         return cli_fail_text(c, CLI_FAILED,
                              "the tokens are equal and the texts differ: "
@@ -92,9 +93,11 @@ static void print_result(const struct cli *c, const struct answer *drafted,
     print_side("drafted:", &drafted->usage);
     print_side("plain:  ", &plain->usage);
     if (ratio > 0)
-        fprintf(stderr, "%.2f times as fast, the same %zu tokens\n", ratio, plain->n);
+        fprintf(stderr, "%.2f times as fast, the same %zu token%s\n", ratio, plain->n,
+                cli_s(plain->n));
     else
-        fprintf(stderr, "too short to compare speeds, the same %zu tokens\n", plain->n);
+        fprintf(stderr, "too short to compare speeds, the same %zu token%s\n", plain->n,
+                cli_s(plain->n));
 }
 
 int answer_compare(struct cli *c, struct dedit_client *d)

@@ -10,6 +10,13 @@
 #include "base/strbuf.h"
 #include "client/cli-answer.h"
 
+/* Where the prompt is read from; NULL: it is the arguments. */
+static const char *prompt_file(const struct cli *c)
+{
+    const char *file = cli_own(c, "file");
+    return file ? file : c->argc ? NULL : "-";
+}
+
 /* The prompt: arguments joined by spaces, or a file, or standard input.  NULL: *ret_status says why. */
 static char *prompt_text(struct cli *c, size_t *ret_len, int *ret_status)
 {
@@ -241,6 +248,8 @@ int cli_generate(struct cli *c)
     bool traced = trace_path || cli_own(c, "trace");
     if (status == CLI_OK)
         status = check_options(c, trace_path);
+    if (status == CLI_OK && !cli_apart(c, "--trace-json", trace_path, prompt_file(c)))
+        status = CLI_USAGE;
     struct dedit_client *d = status == CLI_OK ? cli_connect(c, &status) : NULL;
     struct trace *t = NULL;
     if (d && traced) {

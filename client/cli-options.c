@@ -38,12 +38,12 @@ const struct cli_option cli_sampling[] = {
     {"stop-token-id", 0, "ID", NULL, "stop at this token; may be repeated"},
     {"include-stop", 0, NULL, NULL, "keep the stop string in the output"},
     {"logit-bias", 0, "ID:BIAS", NULL, "added to a token's logit; may be repeated"},
-    {"logprobs", 0, "N", NULL, "log-probabilities with N alternatives (with --json)"},
+    {"logprobs", 0, "N", NULL, "log-probabilities with N alternatives (generate --json)"},
     {"keep-special", 0, NULL, NULL, "print control tokens as text"},
     {"method", 0, "NAME", "auto", "drafting method; ar: plain decoding"},
     {"window", 0, "W", "automatic", "tokens drafted at once, 2 to 64"},
     {"passes", 0, "K", "automatic", "draft and edit passes, 1 to 8"},
-    {"tree-budget", 0, "N", "automatic", "nodes of a draft tree"},
+    {"tree-budget", 0, "N", "automatic", "nodes of a draft tree, 1 to 127"},
     {"edit-visibility", 0, "V", "bidirectional", "what edit passes see of the block; or causal"},
     {"verification", 0, "RULE", "exact", "rejection: the law of plain decoding, not its text"},
     {"no-noise", 0, NULL, NULL, "the drafter does not use the target's noise"},
@@ -385,6 +385,8 @@ int cli_parse(struct cli *c, int argc, char **argv, bool *ret_help)
     }
     c->argc = argc - optind;
     c->argv = argv + optind;
+    if (r == 0 && c->o.logprobs >= 0 && !*ret_help && (!c->json || k->run != cli_generate))
+        return cli_usage_error(c, "--logprobs: generate --json alone prints log-probabilities");
     return r;
 }
 

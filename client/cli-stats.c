@@ -69,11 +69,12 @@ static void print_table(const struct sample *s, const struct sample *before, dou
     printf("tokens: %.0f prompt, %.0f generated", s->prompt, s->generated);
     if (before && seconds > 0)
         printf(" (%.1f/s)", (s->generated - before->generated) / seconds);
-    printf("\nfirst token after %.0f ms (mean of %.0f requests)\n",
-           s->ttft_count > 0 ? 1000 * s->ttft_sum / s->ttft_count : 0.0, s->ttft_count);
+    printf("\nfirst token after %.0f ms (mean of %.0f request%s)\n",
+           s->ttft_count > 0 ? 1000 * s->ttft_sum / s->ttft_count : 0.0, s->ttft_count,
+           cli_s((uint64_t)s->ttft_count));
     if (s->drafts > 0)
-        printf("drafting: %.0f rounds, acceptance length %.2f\n", s->drafts,
-               1 + s->accepted / s->drafts);
+        printf("drafting: %.0f round%s, acceptance length %.2f\n", s->drafts,
+               cli_s((uint64_t)s->drafts), 1 + s->accepted / s->drafts);
 }
 
 static json_t *as_json(const char *text)

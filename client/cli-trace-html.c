@@ -20,6 +20,8 @@ int cli_trace_html(struct cli *c)
     size_t len = 0;
     if (c->argc != 1)
         return cli_usage_error(c, "one file, as --trace-json writes it");
+    if (!cli_apart(c, "--output", path, c->argv[0]))
+        return CLI_USAGE;
     char *text = cli_read(c, c->argv[0], &len);
     if (!text)
         return CLI_FAILED;

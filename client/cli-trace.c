@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/out_file.h"
 #include "base/strbuf.h"
 
 /* An edit changed a draft: to the text's own token, away from it, or between two others. */
@@ -16,8 +17,9 @@ struct trace {
     struct cli *c;
     struct dedit_client *d;
     bool show, failed;
-    const char *path;
+    const char *path; /* of the file, "-": standard output, or NULL */
     FILE *file;
+    struct out_file out_file;
     uint32_t *out; /* the answer so far */
     size_t n_out, cap_out;
     struct strbuf text; /* of the answer, printed at the end */
@@ -43,11 +45,13 @@ struct trace *trace_new(struct cli *c, struct dedit_client *d, bool show, const 
     t->d = d;
     t->show = show;
     t->path = path;
-    if (path && !(t->file = strcmp(path, "-") == 0 ? stdout : fopen(path, "we"))) {
-        cli_fail_text(c, CLI_FAILED, "%s: %s", path, strerror(errno));
+    struct error e = {0};
+    if (path && strcmp(path, "-") != 0 && out_file_open(&t->out_file, path, &e) < 0) {
+        cli_fail_text(c, CLI_FAILED, "--trace-json: %s", e.msg);
         trace_free(t);
         return NULL;
     }
+    t->file = path && strcmp(path, "-") == 0 ? stdout : t->out_file.f;
     return t;
 }
 
@@ -55,8 +59,7 @@ void trace_free(struct trace *t)
 {
     if (!t)
         return;
-    if (t->file && t->file != stdout)
-        (void)fclose(t->file);
+    out_file_drop(&t->out_file);
     json_decref(t->rounds);
     json_decref(t->texts);
     strbuf_done(&t->text);
@@ -311,7 +314,10 @@ int trace_end(struct trace *t, const struct dedit_event *end)
         fputs("\n\n", stdout);
         fwrite(t->text.s ? t->text.s : "", 1, t->text.len, stdout);
     }
+    struct error e = {0};
     if (t->file && !write_all(t, end))
         return cli_fail_text(t->c, CLI_FAILED, "%s: %s", t->path, strerror(errno ? errno : EIO));
+    if (t->out_file.f && out_file_close(&t->out_file, &e) < 0)
+        return cli_fail_text(t->c, CLI_FAILED, "--trace-json: %s", e.msg);
     return CLI_OK;
 }

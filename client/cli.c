@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/fd.h"
+#include "base/out_file.h"
 #include "base/parse.h"
 #include "client/cli-parse.h"
 
@@ -203,6 +204,18 @@ char *cli_read(const struct cli *c, const char *path, size_t *ret_len)
     return text;
 }
 
+bool cli_apart(const struct cli *c, const char *option, const char *out, const char *in)
+{
+    const struct out_use use = {option, out};
+    const char *const ins[] = {in && !strcmp(in, "-") ? "/dev/stdin" : in};
+    struct error e = {0};
+    if (out && strcmp(out, "-") != 0 && out_files_check(&use, 1, ins, 1, &e) < 0) {
+        cli_usage_error(c, "%s", e.msg);
+        return false;
+    }
+    return true;
+}
+
 void cli_print_json(json_t *j)
 {
     if (!j)
@@ -232,22 +245,33 @@ double cli_speed(const struct dedit_usage *u)
     return (u->completion_tokens - 1) * 1e9 / (double)(u->total_ns - u->first_token_ns);
 }
 
+const char *cli_s(uint64_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
 void cli_print_drafting(FILE *f, const struct dedit_usage *u)
 {
+    /* The prompt's step gives the first token; every other token that no draft's round gave had one of its own. */
+    const uint64_t drafted = u->committed_tokens + 1;
+    const uint64_t rounds =
+        u->rounds + (u->completion_tokens > drafted ? u->completion_tokens - drafted : 0);
     if (u->method)
         fprintf(f, ", %s", u->method);
     if (u->rounds)
-        fprintf(f, ", acceptance length %.2f", (double)u->committed_tokens / (double)u->rounds);
+        fprintf(f, ", drafts in %llu of %llu round%s, acceptance length %.2f",
+                (unsigned long long)u->rounds, (unsigned long long)rounds, cli_s(rounds),
+                (double)u->committed_tokens / (double)u->rounds);
 }
 
 void cli_stats_line(FILE *f, const struct dedit_event *end)
 {
     const struct dedit_usage *u = &end->usage;
-    fprintf(f, "%u prompt tokens", u->prompt_tokens);
+    fprintf(f, "%u prompt token%s", u->prompt_tokens, cli_s(u->prompt_tokens));
     if (u->cached_tokens)
         fprintf(f, " (%u cached)", u->cached_tokens);
-    fprintf(f, ", first token after %.0f ms, %u tokens", (double)u->first_token_ns / 1e6,
-            u->completion_tokens);
+    fprintf(f, ", first token after %.0f ms, %u token%s", (double)u->first_token_ns / 1e6,
+            u->completion_tokens, cli_s(u->completion_tokens));
     if (cli_speed(u) > 0)
         fprintf(f, ", %.1f tokens/s", cli_speed(u));
     cli_print_drafting(f, u);

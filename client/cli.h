@@ -17,17 +17,17 @@
 /* Exit status, documented in dedit-client(1). */
 enum {
     CLI_OK = 0,
-    CLI_FAILED = 1,      /* the request was accepted and failed, or a file could not be used */
-    CLI_USAGE = 2,       /* the command line is wrong */
-    CLI_NO_DAEMON = 3,   /* no daemon listens, or it went away */
-    CLI_REFUSED = 4,     /* the daemon refused: a limit, a value, a missing right */
+    CLI_FAILED = 1,    /* the request was accepted and failed, or a file could not be used */
+    CLI_USAGE = 2,     /* the command line is wrong */
+    CLI_NO_DAEMON = 3, /* no daemon listens, or it went away */
+    CLI_REFUSED = 4,   /* the daemon refused: a limit, a value, a missing right */
     CLI_INTERRUPTED = 130
 };
 
 struct cli_option {
-    const char *name;  /* long name, without dashes */
-    char letter;       /* short form, or 0 */
-    const char *arg;   /* name of its value in the help, or NULL */
+    const char *name;     /* long name, without dashes */
+    char letter;          /* short form, or 0 */
+    const char *arg;      /* name of its value in the help, or NULL */
     const char *standard; /* default as the help prints it, or NULL */
     const char *help;
 };
@@ -37,9 +37,10 @@ struct cli_command {
     const char *name;
     const char *args;    /* "[PROMPT...]" */
     const char *summary; /* one line */
-    const struct cli_option *options; /* own ones; the common and perhaps the sampling ones follow */
+    const struct cli_option
+        *options; /* own ones; the common and perhaps the sampling ones follow */
     size_t n_options;
-    bool sampling;       /* takes the options of cli_sampling */
+    bool sampling; /* takes the options of cli_sampling */
     int (*run)(struct cli *c);
 };
 extern const struct cli_command cli_commands[];
@@ -50,7 +51,7 @@ extern const size_t cli_n_common, cli_n_sampling;
 /* Values of one command line. */
 struct cli {
     const struct cli_command *command;
-    int argc;    /* what is left after the options */
+    int argc; /* what is left after the options */
     char **argv;
     /* common */
     const char *socket;
@@ -84,13 +85,18 @@ int cli_usage_error(const struct cli *c, const char *fmt, ...)
 
 /* All of a file or of stdin ("-"); NUL-terminated; mem_free() it. NULL: printed why. */
 char *cli_read(const struct cli *c, const char *path, size_t *ret_len);
+/* What the option writes is not what the command reads; in: its file, "-" for standard input, or NULL.  Prints and
+ * returns false when it is. */
+bool cli_apart(const struct cli *c, const char *option, const char *out, const char *in);
 /* Prints and frees a JSON value as one line. */
 void cli_print_json(json_t *j);
 json_t *cli_usage_json(const struct dedit_usage *u);
-/* "12 prompt tokens, first token after 34 ms, 56.7 tokens/s, ddtree, acceptance length 2.10" */
+const char *cli_s(uint64_t n); /* "s", but for one */
+/* "12 prompt tokens, first token after 34 ms, 40 tokens, 56.7 tokens/s, ddtree, drafts in 12 of 15 rounds, acceptance
+ * length 2.10, stop" */
 void cli_stats_line(FILE *f, const struct dedit_event *end);
-/* Its parts: tokens a second after the first one, 0 when there were none; ", ddtree, acceptance length
- * 2.10". */
+/* Its parts: tokens a second after the first one, 0 when there were none; ", ddtree, drafts in 12 of
+ * 15 rounds, acceptance length 2.10". */
 double cli_speed(const struct dedit_usage *u);
 void cli_print_drafting(FILE *f, const struct dedit_usage *u);
 /* Options of the request with one user message (or raw text); messages live in m[2]. */

@@ -63,6 +63,7 @@ nodist_%C%_libdedit_pb_la_SOURCES = $(proto_gen)
 
 bin_PROGRAMS += %D%/dedit-client
 %C%_dedit_client_SOURCES = \
+	%D%/cli-add.c \
 	%D%/cli-admin.c \
 	%D%/cli-answer.h \
 	%D%/cli-batch.c \
@@ -75,6 +76,7 @@ bin_PROGRAMS += %D%/dedit-client
 	%D%/cli-sha256.h \
 	%D%/cli-stats.c \
 	%D%/cli-store.c \
+	%D%/cli-store.h \
 	%D%/cli-trace-html.c \
 	%D%/cli-trace-lines.c \
 	%D%/cli-trace-lines.h \

@@ -32,7 +32,7 @@ struct config {
     char *socket_path;        /* NULL: the standard place (docs/operations.md) */
     mode_t socket_mode;       /* 0660 */
     char *socket_group;       /* NULL: unchanged */
-    char *metrics_socket;     /* NULL: beside the socket, metrics.sock; "": none */
+    char *metrics_socket;     /* NULL: beside the socket; "none": none */
     char *metrics_textfile;   /* NULL: none */
     uint64_t metrics_interval_ns; /* of the textfile; 15 s */
     char *model_dir;          /* /var/lib/dedit/models for root, the user's cache otherwise */

@@ -37,14 +37,14 @@ void job_set_cancel_error(struct job *j)
     case JOB_CANCEL_GONE:
         break; /* a whole answer that ended early on the client's wish */
     case JOB_CANCEL_TIMEOUT:
-        ERR(&j->error, TIMEOUT, "timeout_ms: the deadline of %llu ms has passed",
+        ERR(&j->error, TIMEOUT, "the deadline of %llu ms has passed (timeout_ms)",
             (unsigned long long)((j->deadline_ns - j->submitted_ns) / 1000000u));
         break;
     case JOB_CANCEL_SHUTDOWN:
         ERR(&j->error, CLOSED, "the daemon is shutting down, or the model is being unloaded");
         break;
     case JOB_CANCEL_STALLED:
-        ERR(&j->error, TIMEOUT, "ring_stall_timeout: the reader did not move");
+        ERR(&j->error, TIMEOUT, "the reader did not move for the ring_stall_timeout");
         break;
     }
 }

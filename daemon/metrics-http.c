@@ -182,6 +182,21 @@ static void on_textfile(void *arg)
 
 /* ---- life ---------------------------------------------------------------------------------------------------- */
 
+/* metrics.sock beside dedit.sock; beside x.sock or x it is x-metrics.sock, so that the daemons of a folder have one
+ * each. */
+static int path_beside(const char *daemon_socket, char *buf, size_t size)
+{
+    const char *slash = strrchr(daemon_socket, '/'), *name = slash ? slash + 1 : daemon_socket;
+    const int dir = slash ? (int)(slash - daemon_socket) : 1;
+    size_t n = strlen(name);
+    if (n > 5 && strcmp(name + n - 5, ".sock") == 0)
+        n -= 5;
+    if (n == 5 && memcmp(name, "dedit", 5) == 0)
+        n = 0;
+    return snprintf(buf, size, "%.*s/%.*s%smetrics.sock", dir, slash ? daemon_socket : ".", (int)n,
+                    name, n ? "-" : "");
+}
+
 static int choose_path(struct metrics_http *h, const char *daemon_socket, struct error *err)
 {
     const char *own = h->server->config->metrics_socket;
@@ -191,10 +206,7 @@ static int choose_path(struct metrics_http *h, const char *daemon_socket, struct
     if (own) {
         n = snprintf(h->path, sizeof h->path, "%s", own);
     } else {
-        const char *slash = strrchr(daemon_socket, '/');
-        int dir = slash ? (int)(slash - daemon_socket) : 1;
-        n = snprintf(h->path, sizeof h->path, "%.*s/metrics.sock", dir,
-                     slash ? daemon_socket : ".");
+        n = path_beside(daemon_socket, h->path, sizeof h->path);
     }
     if (n < 0 || (size_t)n >= sizeof h->path) {
         h->path[0] = 0;
@@ -217,7 +229,9 @@ static int open_socket(struct metrics_http *h, struct error *err)
         return r;
     if (lstat(h->path, &st) == 0) {
         if (!S_ISSOCK(st.st_mode) || listener_in_use(&a, SOCK_STREAM)) {
-            r = ERR(err, BUSY, "metrics_socket: %s is in use", h->path);
+            r = ERR(err, BUSY,
+                    "metrics_socket: %s is in use; --metrics-socket names another one, or none",
+                    h->path);
             h->path[0] = 0; /* not ours to remove */
             return r;
         }

@@ -76,13 +76,15 @@ static int parse_round(const struct js_obj *o, struct draft_script_round *t, str
     return r < 0 ? r : 0;
 }
 
-static int add_line(struct draft_script *s, const char *line, size_t len, const char *name,
-                    struct error *err)
+static int add_line(struct draft_script *s, const char *line, size_t len, const char *path,
+                    unsigned number, struct error *err)
 {
     json_auto_t *v = NULL;
+    char name[4200];
+    (void)snprintf(name, sizeof(name), "%s:%u", path, number);
     if (len > MAX_LINE)
         return ERR(err, LIMIT, "%s: %zu bytes, at most %u", name, len, MAX_LINE);
-    int r = js_parse_object(line, len, name, &v, err);
+    int r = js_parse_line(line, len, path, number, &v, err);
     if (r < 0)
         return r;
     void *grown = mem_realloc_array(s->rounds, s->n + 1, sizeof(*s->rounds));
@@ -112,7 +114,6 @@ int draft_script_read(const char *path, struct draft_script *ret, struct error *
     if (!f)
         return ERR(err, IO, "%s: %s", path, strerror(errno));
     for (unsigned number = 1; r == 0; number++) {
-        char name[4200];
         errno = 0;
         ssize_t n = getline(&line, &cap, f);
         if (n < 0) {
@@ -120,8 +121,7 @@ int draft_script_read(const char *path, struct draft_script *ret, struct error *
                 r = ERR(err, IO, "%s: %s", path, strerror(errno));
             break;
         }
-        (void)snprintf(name, sizeof(name), "%s line %u", path, number);
-        r = add_line(&s, line, (size_t)n, name, err);
+        r = add_line(&s, line, (size_t)n, path, number, err);
     }
     free(line); /* getline's own */
     (void)fclose(f);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Drafter files: the rules of both forms, and opening either. */
-#include "base/strbuf.h"
 #include "engine/drafter_file.h"
+#include "base/strbuf.h"
 
 #include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/hf_config.h"
 #include "engine/model_file_internal.h"
@@ -167,6 +168,20 @@ static int open_gguf(struct model_file *f, const struct model_config *target, st
     return r < 0 ? r : check_borrowed(f, target, err);
 }
 
+/* A folder that dedit-train fit writes to is no drafter. */
+static int refuse_run(const char *folder, struct error *err)
+{
+    _cleanup_strbuf_ struct strbuf config = {0}, metrics = {0};
+    if (strbuf_addf(&config, "%s/config.json", folder) < 0 ||
+        strbuf_addf(&metrics, "%s/metrics.csv", folder) < 0)
+        return ERR_NOMEM(err);
+    if (access(config.s, F_OK) == 0 || access(metrics.s, F_OK) < 0)
+        return 0;
+    return ERR(err, FORMAT,
+               "%s: is the folder of a training run; dedit-train export makes a drafter of it",
+               folder);
+}
+
 int drafter_file_open(const char *path, const struct model_config *target, struct model_file **ret,
                       struct error *err)
 {
@@ -176,7 +191,9 @@ int drafter_file_open(const char *path, const struct model_config *target, struc
     if (r < 0)
         return r;
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
-        r = open_hf(f, target, err);
+        r = refuse_run(path, err);
+        if (r == 0)
+            r = open_hf(f, target, err);
     } else {
         r = gguf_open(path, &f->gguf, err);
         if (r >= 0)
@@ -201,6 +218,45 @@ int drafter_parse_gguf(const void *data, size_t size, const char *name,
     if (r < 0)
         return r;
     *ret = TAKE_PTR(f);
+    return 0;
+}
+
+/* "architectures" of config.json, or what a GGUF file calls itself. */
+static int says_drafter(struct model_file *f, bool folder, bool *ret, struct error *err)
+{
+    if (!folder) {
+        struct gguf_str arch;
+        int r = gguf_open(f->path, &f->gguf, err);
+        if (r == 0)
+            r = gguf_get_str(f->gguf, "general.architecture", &arch, err);
+        *ret = r == 0 && arch.len == strlen(DRAFTER_ARCH) &&
+               memcmp(arch.s, DRAFTER_ARCH, arch.len) == 0;
+        return r < 0 ? r : 0;
+    }
+    _cleanup_free_ char *path = NULL, *text = NULL;
+    json_auto_t *root = NULL;
+    size_t len;
+    int r = hf_read_config(f, &path, &text, &len, err);
+    if (r >= 0)
+        r = js_parse_object(text, len, path, &root, err);
+    if (r < 0)
+        return r;
+    const char *name = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
+    *ret = name && strcmp(name, DRAFTER_HF_ARCHITECTURE) == 0;
+    return 0;
+}
+
+int drafter_file_is(const char *path, bool *ret, struct error *err)
+{
+    _cleanup_(model_file_freep) struct model_file *f = NULL;
+    struct stat st;
+    bool is = false;
+    int r = model_file_new(path, &f, err);
+    if (r >= 0)
+        r = says_drafter(f, stat(path, &st) == 0 && S_ISDIR(st.st_mode), &is, err);
+    if (r < 0)
+        return r;
+    *ret = is;
     return 0;
 }
 

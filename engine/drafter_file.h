@@ -12,9 +12,12 @@
 
 #include "engine/model_file.h"
 
-#define DRAFTER_MAX_TAPS   64u
-#define DRAFTER_MAX_LAYERS 64u
-#define DRAFTER_MAX_BLOCK  1024u
+#define DRAFTER_HF_ARCHITECTURE "DFlashDraftModel"
+#define DRAFTER_ARCH            "dflash" /* of a GGUF file */
+
+#define DRAFTER_MAX_TAPS        64u
+#define DRAFTER_MAX_LAYERS      64u
+#define DRAFTER_MAX_BLOCK       1024u
 
 /* Which rows of its block a row sees, beside all of the context: by layer (all rows in layers with full
  * attention, those up to itself in layers with a sliding window), or the same in every layer. */
@@ -24,13 +27,14 @@ struct drafter_config {
     uint32_t block_size; /* rows of the block that it was trained with, the anchor included */
     uint32_t mask_token;
     uint32_t n_taps;
-    uint32_t tap_layers[DRAFTER_MAX_TAPS]; /* the residual stream after these target layers, ascending */
-    uint32_t target_hidden;                /* width of a tap */
-    uint32_t draft_vocab;                  /* rows of its head */
-    bool own_embed, own_head;              /* else the target's */
-    const uint32_t *target_ids;            /* [draft_vocab]: row of the head -> token; NULL: the same */
-    uint32_t window;                       /* positions that layers in `sliding` see; 0: none */
-    uint64_t sliding;                      /* bit l: layer l */
+    uint32_t
+        tap_layers[DRAFTER_MAX_TAPS]; /* the residual stream after these target layers, ascending */
+    uint32_t target_hidden;           /* width of a tap */
+    uint32_t draft_vocab;             /* rows of its head */
+    bool own_embed, own_head;         /* else the target's */
+    const uint32_t *target_ids;       /* [draft_vocab]: row of the head -> token; NULL: the same */
+    uint32_t window;                  /* positions that layers in `sliding` see; 0: none */
+    uint64_t sliding;                 /* bit l: layer l */
     enum drafter_causal causal;
 };
 
@@ -41,6 +45,8 @@ struct drafter_config {
  */
 int drafter_file_open(const char *path, const struct model_config *target, struct model_file **ret,
                       struct error *err);
+/* Whether a GGUF file or a folder says that it is a drafter; what else it says is not looked at. */
+int drafter_file_is(const char *path, bool *ret, struct error *err);
 /*
  * A drafter that lies beside its target: for /m/x.gguf and for the folder /m/x the file /m/x.drafter.gguf
  * or the folder /m/x.drafter.  *ret is NULL when there is none, else the caller's.

@@ -5,7 +5,7 @@
 
 #include "engine/model_file_internal.h"
 
-#define ARCH "dflash"
+#define ARCH DRAFTER_ARCH
 
 static int missing(const struct gguf *g, const char *key, struct error *err)
 {

@@ -6,8 +6,7 @@
 #include "engine/drafter_file.h"
 #include "engine/hf_config.h"
 
-#define DFLASH_ARCHITECTURE "DFlashDraftModel"
-#define SUPPORTED           "supported: " DFLASH_ARCHITECTURE
+#define SUPPORTED "supported: " DRAFTER_HF_ARCHITECTURE
 
 static int missing(const struct js_obj *o, const char *key, struct error *err)
 {
@@ -30,7 +29,7 @@ static int check_architecture(const struct js_obj *o, struct error *err)
         name = json_string_value(json_array_get(archs, 0));
     if (!name)
         return missing(o, "architectures", err);
-    if (strcmp(name, DFLASH_ARCHITECTURE) != 0 || json_array_size(archs) != 1)
+    if (strcmp(name, DRAFTER_HF_ARCHITECTURE) != 0 || json_array_size(archs) != 1)
         return ERR(err, UNSUPPORTED,
                    "%s: \"architectures\": \"%.64s\" is not a drafter that is read (" SUPPORTED ")",
                    o->file, name);

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
+#include "engine/drafter_file.h"
 #include "engine/engine_options.h"
 
 #define DEFAULT_MODEL "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -25,10 +27,19 @@ const struct option_def engine_option_defs[] = {
     {ENGINE_OPT_EXACT, "exact", NULL, "BF16 weights never take the AMX BF16 class"},
     {ENGINE_OPT_CONTEXT, "max-model-len", "N",
      "positions of a sequence (default: the model's, at\nmost 8192)"},
-    {ENGINE_OPT_DRAFTER, "drafter", "PATH",
-     "a drafter for the model: a DFlash folder or .gguf file\n(default: none)"},
     {ENGINE_OPT_DRAFTER_DTYPE, "drafter-dtype", "T",
-     "its weights: file, bf16, f32 or q8_0 (default: file)"},
+     "its drafter's weights: file, bf16, f32 or q8_0\n(default: file)"},
+    {0, NULL, NULL, NULL},
+};
+const struct option_def engine_drafter_defs[] = {
+    {ENGINE_OPT_DRAFTER, "drafter", "PATH",
+     "a drafter for the model: a DFlash folder or .gguf\nfile; none: no drafter (default: none)"},
+    {0, NULL, NULL, NULL},
+};
+const struct option_def engine_drafter_beside_defs[] = {
+    {ENGINE_OPT_DRAFTER, "drafter", "PATH",
+     "a drafter for the model: a DFlash folder or .gguf\nfile; none: no drafter (default: one that "
+     "lies beside\nthe model)"},
     {0, NULL, NULL, NULL},
 };
 
@@ -79,7 +90,8 @@ int engine_options_set(struct engine_options *e, int id, const char *arg, struct
     case ENGINE_OPT_DTYPE:
         return set_dtype(arg, false, &c->dtype, err);
     case ENGINE_OPT_DRAFTER:
-        c->drafter = arg;
+        e->no_drafter = strcmp(arg, "none") == 0;
+        c->drafter = e->no_drafter ? NULL : arg;
         return 1;
     case ENGINE_OPT_DRAFTER_DTYPE:
         e->drafter_dtype_given = true;
@@ -117,10 +129,30 @@ int engine_options_tier(struct engine_options *e, struct error *err)
     return e->tier_given ? 0 : dk_tier_choose(getenv("DEDIT_CPU_TIER"), &e->config.tier, err);
 }
 
+int engine_options_beside(struct engine_options *e, const char *model, struct error *err)
+{
+    _cleanup_free_ char *path = NULL;
+    if (e->config.drafter || e->no_drafter)
+        return 0;
+    int r = drafter_beside(model, &path, err);
+    if (r < 0 || !path)
+        return r;
+    if (strlen(path) >= sizeof(e->beside))
+        return ERR(err, LIMIT, "%s: the path is too long; --drafter none leaves it alone", path);
+    snprintf(e->beside, sizeof(e->beside), "%s", path);
+    e->config.drafter = e->beside;
+    return 0;
+}
+
 int engine_options_open(const struct engine_options *e, const char *path, struct engine **ret,
                         struct error *err)
 {
-    return engine_new(path, &e->config, NULL, NULL, ret, err);
+    int r = engine_new(path, &e->config, NULL, NULL, ret, err);
+    /* Nobody asked for it by name. */
+    if (r < 0 && e->config.drafter == e->beside && err && strstr(err->msg, e->beside))
+        r = error_set(err, r, __FILE__, __LINE__,
+                      "%s; it lies beside the model: --drafter none leaves it alone", err->msg);
+    return r;
 }
 
 int engine_default_model(char *buf, size_t size, struct error *err)

@@ -27,14 +27,17 @@ int js_parse(const char *text, size_t len, const char *name, json_t **ret, struc
 /* The same for a text that must be an object. */
 int js_parse_object(const char *text, size_t len, const char *name, json_t **ret,
                     struct error *err);
+/* An object that is one line of a file, numbers from 1: messages start with "path:line:column: ".  A file that
+ * is compressed is told with the command that unpacks it. */
+int js_parse_line(const char *text, size_t len, const char *path, uint64_t line, json_t **ret,
+                  struct error *err);
 
 /*
  * Finds the text of one member of a top-level object without parsing the others (for big files of
  * which little is needed).  False when the text is no object or has no such member.  The member is
  * only delimited: js_parse() of it tells whether it is valid.  Keys with escapes are not found.
  */
-bool js_member_text(const char *text, size_t len, const char *key, size_t *ret_at,
-                    size_t *ret_len);
+bool js_member_text(const char *text, size_t len, const char *key, size_t *ret_at, size_t *ret_len);
 
 /* An object and where it stands, for messages: file "x/config.json", path "" or "rope_scaling.". */
 struct js_obj {
@@ -51,7 +54,8 @@ struct js_obj js_root(json_t *o, const char *file);
  */
 int js_u32(const struct js_obj *o, const char *key, uint32_t min, uint32_t max, uint32_t *ret,
            struct error *err);
-int js_f64(const struct js_obj *o, const char *key, double *ret, struct error *err); /* or integer */
+int js_f64(const struct js_obj *o, const char *key, double *ret,
+           struct error *err); /* or integer */
 int js_bool(const struct js_obj *o, const char *key, bool *ret, struct error *err);
 int js_str(const struct js_obj *o, const char *key, const char **ret, struct error *err);
 int js_array(const struct js_obj *o, const char *key, json_t **ret, struct error *err);

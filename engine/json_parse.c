@@ -30,6 +30,7 @@
 struct parser {
     const char *start, *p, *end;
     const char *name;
+    size_t first; /* number of the first line */
     size_t budget;
     struct strbuf scratch; /* a string with its escapes resolved */
     struct error *err;
@@ -40,7 +41,7 @@ static int parse_value(struct parser *j, unsigned depth, json_t **ret);
 /* Line and column (in bytes), both from 1; found only when something is wrong. */
 static void position(const struct parser *j, const char *at, size_t *line, size_t *column)
 {
-    *line = 1;
+    *line = j->first;
     *column = 1;
     for (const char *p = j->start; p < at; p++) {
         ++*column;
@@ -377,9 +378,15 @@ static int parse_value(struct parser *j, unsigned depth, json_t **ret)
     return fail(j, j->p, "not a value of JSON");
 }
 
-int js_parse(const char *text, size_t len, const char *name, json_t **ret, struct error *err)
+static int parse(const char *text, size_t len, const char *name, uint64_t first, json_t **ret,
+                 struct error *err)
 {
-    struct parser j = {.start = text, .p = text, .end = text + len, .name = name, .err = err};
+    struct parser j = {.start = text,
+                       .p = text,
+                       .end = text + len,
+                       .name = name,
+                       .first = (size_t)first,
+                       .err = err};
     json_auto_t *v = NULL;
     if (len == 0)
         return ERR(err, FORMAT, "%s: is empty", name);
@@ -394,6 +401,43 @@ int js_parse(const char *text, size_t len, const char *name, json_t **ret, struc
     strbuf_done(&j.scratch);
     if (r < 0)
         return r;
+    *ret = v;
+    v = NULL;
+    return 0;
+}
+
+int js_parse(const char *text, size_t len, const char *name, json_t **ret, struct error *err)
+{
+    return parse(text, len, name, 1, ret, err);
+}
+
+/* How a compressed file is unpacked, by what it begins with; NULL for others. */
+static const char *unpacker(const char *text, size_t len)
+{
+    if (len >= 6 && memcmp(text,
+                           "\xfd"
+                           "7zXZ\0",
+                           6) == 0)
+        return "xz -dk";
+    if (len >= 4 && memcmp(text, "\x28\xb5\x2f\xfd", 4) == 0)
+        return "zstd -d";
+    return len >= 2 && memcmp(text, "\x1f\x8b", 2) == 0 ? "gzip -dk" : NULL;
+}
+
+int js_parse_line(const char *text, size_t len, const char *path, uint64_t line, json_t **ret,
+                  struct error *err)
+{
+    const char *unpack = line == 1 ? unpacker(text, len) : NULL;
+    json_auto_t *v = NULL;
+    if (unpack)
+        return ERR(err, FORMAT, "%s: is compressed; \"%s %s\" makes the file that is read", path,
+                   unpack, path);
+    int r = parse(text, len, path, line, &v, err);
+    if (r < 0)
+        return r;
+    if (!json_is_object(v))
+        return ERR(err, FORMAT, "%s:%llu: must be a JSON object, is %s", path,
+                   (unsigned long long)line, js_type_name(v));
     *ret = v;
     v = NULL;
     return 0;

@@ -46,9 +46,12 @@ static int check_fields(const struct drafting_params *p, struct error *err)
     if (p->tree_budget && m != DRAFT_AUTO && m != DRAFT_DDTREE)
         return ERR(err, INVALID, "tree_budget: %s drafts no trees out of a budget, ddtree does",
                    name);
-    if (p->visibility == DRAFT_CAUSAL && m != DRAFT_AUTO && m != DRAFT_DEDIT &&
-        !(m == DRAFT_DDTREE && p->passes > 1))
-        return ERR(err, INVALID, "edit_visibility: %s has no edit passes", name);
+    if (p->visibility == DRAFT_CAUSAL && m == DRAFT_DDTREE && p->passes < 2)
+        return ERR(err, INVALID,
+                   "edit_visibility: ddtree has edit passes with passes of 2 or more; it is 1");
+    if (p->visibility == DRAFT_CAUSAL && m != DRAFT_AUTO && m != DRAFT_DEDIT && m != DRAFT_DDTREE)
+        return ERR(err, INVALID, "edit_visibility: %s has no edit passes; dedit and ddtree have",
+                   name);
     if (p->verification == DRAFT_REJECTION &&
         (m == DRAFT_AUTO || m == DRAFT_AR || m == DRAFT_DDTREE || m == DRAFT_SYNTHETIC))
         return ERR(err, INVALID,

@@ -135,7 +135,7 @@ static int add_line(struct prompt_file *f, const char *text, size_t len, const c
     json_auto_t *o = NULL;
     struct prompt p = {.line = line};
     snprintf(name, sizeof(name), "%.480s:%u", path, line);
-    int r = js_parse_object(text, len, name, &o, err);
+    int r = js_parse_line(text, len, path, line, &o, err);
     if (r == 0)
         r = read_prompt(o, &p, name, err);
     if (r == 0 && f->n == f->cap) {

@@ -12,6 +12,9 @@ build_packages='gcc libc6-dev make autoconf automake libtool pkg-config libjanss
 test_packages='locales shellcheck binutils g++ mandoc protobuf-compiler python3-protobuf systemd-container
     systemd-sysv libpam-systemd dbus-user-session'
 
+# About 270 files; most of the time goes into the kernels, once for each instruction set.
+build_time='this takes about 5 minutes on two cores'
+
 say() { printf '%s\n' "$*" >&2; }
 die() {
     say "$*"
@@ -67,6 +70,8 @@ apt_install() {
 
 # build_tree FOLDER TARGETS CONFIGURE-OPTIONS...: configures when the options are not those of last
 # time, then makes.  The output goes to FOLDER/build.log; its end is shown when it fails.
+#
+# The first time takes minutes: what is being done is said, and on a terminal how far it is.
 build_tree() {
     tree=$root/$1
     targets=$2
@@ -78,19 +83,43 @@ build_tree() {
     # Make's own rules follow changes of the lists of files, but not a new tool in configure.ac.
     if [ ! -x "$root/configure" ] ||
         [ -n "$(find "$root/configure.ac" "$root/m4/dedit-flags.m4" -newer "$root/configure")" ]; then
-        say "bootstrapping and building in ${tree#"$root/"} (log: ${log#"$root/"})"
+        say "first build, in ${tree#"$root/"} (log: ${log#"$root/"}): $build_time"
+        say '1 of 3: autogen.sh makes configure'
         "$root/autogen.sh" > "$log" 2>&1 || build_failed autogen.sh
     elif [ ! -f "$tree/Makefile" ]; then
-        say "building in ${tree#"$root/"} (log: ${log#"$root/"})"
+        say "first build, in ${tree#"$root/"} (log: ${log#"$root/"}): $build_time"
     fi
     if [ ! -f "$tree/Makefile" ] || [ "$(cat "$tree/options" 2> /dev/null)" != "$options" ]; then
         # An interrupted configure must not look finished.
         rm -f "$tree/Makefile"
+        say '2 of 3: configure looks at the machine'
         (cd "$tree" && "$root/configure" "$@") > "$log" 2>&1 || build_failed configure
         printf '%s\n' "$options" > "$tree/options"
+        say '3 of 3: make compiles'
+    fi
+    # make stays in the foreground, so that Ctrl-C reaches it; the counter ends with it, or with this shell.
+    counter=
+    if [ -t 2 ]; then
+        : > "$log"
+        count_files "$log" &
+        counter=$!
     fi
     # shellcheck disable=SC2086 # one word a target
-    make -C "$tree" -j"$(nproc 2> /dev/null || echo 2)" $targets > "$log" 2>&1 || build_failed make
+    make -C "$tree" -j"$(nproc 2> /dev/null || echo 2)" $targets > "$log" 2>&1
+    made=$?
+    if [ -n "$counter" ]; then
+        kill "$counter" 2> /dev/null
+        wait "$counter" 2> /dev/null
+        printf '\r\033[K' >&2
+    fi
+    [ $made -eq 0 ] || build_failed make
+}
+count_files() {
+    while kill -0 $$ 2> /dev/null; do
+        sleep 1
+        count=$(grep -c '^  CC ' "$1")
+        [ "$count" -eq 0 ] || printf '\r%s files compiled ' "$count" >&2
+    done
 }
 build_failed() {
     tail -n 30 "$log" >&2

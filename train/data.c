@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "base/out_file.h"
 
 struct entry {
     uint64_t first_id, line, hash;
@@ -163,6 +164,11 @@ static int take(void *arg, const struct data_record *r, uint64_t line, struct er
 
 static int add_file(struct data_set *d, const char *path, struct error *err)
 {
+    for (size_t i = 0; i < d->n_files; i++)
+        if (file_is_same(path, d->files[i]))
+            return ERR(err, INVALID, "%s: is given twice%s%s; each file of data is read once", path,
+                       strcmp(path, d->files[i]) ? ", also as " : "",
+                       strcmp(path, d->files[i]) ? d->files[i] : "");
     char **grown = mem_realloc_array(d->files, d->n_files + 1, sizeof(*grown));
     if (!grown)
         return ERR_NOMEM(err);
@@ -174,15 +180,40 @@ static int add_file(struct data_set *d, const char *path, struct error *err)
     return 0;
 }
 
+static int ends_with(const struct dirent *e, const char *end)
+{
+    const size_t n = strlen(e->d_name), m = strlen(end);
+    return e->d_name[0] != '.' && n > m && !strcmp(e->d_name + n - m, end);
+}
+
 static int is_shard(const struct dirent *e)
 {
-    size_t n = strlen(e->d_name);
-    return e->d_name[0] != '.' && n > 6 && !strcmp(e->d_name + n - 6, ".jsonl");
+    return ends_with(e, ".jsonl");
+}
+
+static int is_packed(const struct dirent *e)
+{
+    return ends_with(e, ".jsonl.xz");
 }
 
 static int by_name(const struct dirent **a, const struct dirent **b)
 {
     return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+/* Why a folder gives nothing. */
+static int no_shard(const char *path, struct error *err)
+{
+    struct dirent **list = NULL;
+    const int n = scandir(path, &list, is_packed, by_name);
+    int r = n > 0 ? ERR(err, NOT_FOUND,
+                        "%s: no *.jsonl file; \"xz -dk %s/%s\" unpacks one that is there", path,
+                        path, list[0]->d_name)
+                  : ERR(err, NOT_FOUND, "%s: no *.jsonl file", path);
+    for (int i = 0; i < n; i++)
+        free(list[i]);
+    free(list);
+    return r;
 }
 
 static int add_path(struct data_set *d, const char *path, struct error *err)
@@ -207,7 +238,7 @@ static int add_path(struct data_set *d, const char *path, struct error *err)
         free(list[i]);
     }
     free(list);
-    return r == 0 && n == 0 ? ERR(err, NOT_FOUND, "%s: no *.jsonl file", path) : r;
+    return r == 0 && n == 0 ? no_shard(path, err) : r;
 }
 
 int data_set_open(const char *const *paths, size_t n_paths, const struct data_options *o,
@@ -226,13 +257,22 @@ int data_set_open(const char *const *paths, size_t n_paths, const struct data_op
         r = data_read_file(d->files[i], o->vocab_size, &h, take, d, err);
         if (r == 0 && h.present && !d->info.target[0])
             memcpy(d->info.target, h.target, sizeof(h.target));
+        if (r == 0 && h.n_blank && !d->info.n_blank) {
+            d->info.blank_file = d->files[i];
+            d->info.blank_line = h.first_blank;
+        }
+        d->info.n_blank += r == 0 ? h.n_blank : 0;
     }
     if (r < 0)
         return r;
-    if (d->n == 0)
-        return ERR(err, FORMAT, "%s%s: no conversation to train on (%llu without any answer)",
-                   n_paths ? paths[0] : "no file", n_paths > 1 ? ", ..." : "",
+    if (d->n == 0 && d->info.n_unsupervised)
+        return ERR(err, FORMAT,
+                   "%s:%llu: no answer to train on; of %llu conversations none has one",
+                   d->info.skipped_file, (unsigned long long)d->info.skipped_line,
                    (unsigned long long)d->info.n_unsupervised);
+    if (d->n == 0)
+        return ERR(err, FORMAT, "%s%s: no conversation to train on", n_paths ? paths[0] : "no file",
+                   n_paths > 1 ? ", ..." : "");
     *ret = TAKE_PTR(d);
     return 0;
 }

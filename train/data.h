@@ -71,6 +71,8 @@ struct data_header {
     uint32_t vocab_size;        /* its; 0: not said */
     char made_by[DATA_MAX_NAME];
     uint64_t seed;
+    /* Of the file, whether it has a header or not: data_read_file() counts them. */
+    uint64_t n_blank, first_blank; /* empty lines; number of the first one, 0: none */
 };
 
 /* Reads one line into *ret, which is emptied first and keeps its memory from line to line.  0, or 1
@@ -84,7 +86,8 @@ int data_parse_line(const char *text, size_t len, const char *file, uint64_t lin
 struct strbuf;
 int data_format_line(const struct data_record *r, const char *messages, struct strbuf *out);
 
-/* Calls take() for each conversation of the file, in order; a negative result of it ends reading and is
+/* Calls take() for each conversation of the file, in order; ids must be below vocab_size, or, when that is 0, below that
+ * of the header; a negative result of it ends reading and is
  * passed up.  header may be NULL. */
 int data_read_file(const char *path, uint32_t vocab_size, struct data_header *header,
                    int (*take)(void *arg, const struct data_record *r, uint64_t line,
@@ -113,6 +116,9 @@ struct data_set_info {
     uint64_t n_unsupervised;  /* passed over */
     const char *skipped_file; /* the first of these, or NULL */
     uint64_t skipped_line;
+    uint64_t n_blank;       /* empty lines */
+    const char *blank_file; /* the first of these, or NULL */
+    uint64_t blank_line;
     uint64_t bytes;   /* memory held */
     uint64_t hash;    /* of all samples, in order */
     uint32_t max_len; /* of the longest */

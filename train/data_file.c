@@ -6,6 +6,18 @@
 #include "base/mapguard.h"
 #include "train/data.h"
 
+/* With no model to compare with, what the header says of its own. */
+static int check_ids(const struct data_record *r, const struct data_header *h, const char *path,
+                     uint64_t line, struct error *err)
+{
+    for (size_t i = 0; h->present && h->vocab_size && i < r->ids.len; i++)
+        if (r->ids.ids[i] >= h->vocab_size)
+            return ERR(err, MISMATCH,
+                       "%s:%llu: \"ids\"[%zu] is %u; the header of the file says \"vocab_size\" %u",
+                       path, (unsigned long long)line, i, r->ids.ids[i], h->vocab_size);
+    return 0;
+}
+
 int data_read_file(const char *path, uint32_t vocab_size, struct data_header *header,
                    int (*take)(void *arg, const struct data_record *r, uint64_t line,
                                struct error *err),
@@ -15,7 +27,7 @@ int data_read_file(const char *path, uint32_t vocab_size, struct data_header *he
     struct data_header h = {.present = false};
     struct file_map map = {0};
     const uint64_t faults = map_guard_faults();
-    uint64_t line = 0;
+    uint64_t line = 0, n_blank = 0, first_blank = 0;
     int r = file_map_open(path, &map, err);
     for (size_t at = 0; r == 0 && at < map.size;) {
         const char *text = (const char *)map.addr + at;
@@ -24,6 +36,10 @@ int data_read_file(const char *path, uint32_t vocab_size, struct data_header *he
         line++;
         at += len + 1;
         r = data_parse_line(text, len, path, line, vocab_size, &record, &h, err);
+        if (r == 0 && !vocab_size)
+            r = check_ids(&record, &h, path, line, err);
+        if (r == 2 && n_blank++ == 0)
+            first_blank = line;
         if (r == 0)
             r = take(arg, &record, line, err);
         else if (r == 1 && line > 1)
@@ -35,6 +51,8 @@ int data_read_file(const char *path, uint32_t vocab_size, struct data_header *he
     if (map_guard_faults() != faults)
         r = ERR(err, IO, "%s: the file became shorter while it was read", path);
     file_map_done(&map);
+    h.n_blank = n_blank;
+    h.first_blank = first_blank;
     if (r == 0 && header)
         *header = h;
     return r;

@@ -206,7 +206,7 @@ int data_parse_line(const char *text, size_t len, const char *file, uint64_t lin
     if (len > DATA_MAX_LINE)
         return ERR(err, LIMIT, "%s: the line has %zu bytes; at most %zu are read", name, len,
                    DATA_MAX_LINE);
-    int r = js_parse_object(text, len, name, &o, err);
+    int r = js_parse_line(text, len, file, line, &o, err);
     if (r < 0)
         return r;
     const struct js_obj root = js_root(o, name);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/out_file.h"
 #include "engine/drafter_file.h"
 #include "train/loop_watch.h"
 
@@ -28,9 +29,11 @@ enum {
 };
 
 static const struct option_def eval_opts[] = {
-    {OPT_WINDOW, "window", "W,...", "rows of a block (default: the drafter's own)"},
-    {OPT_PASSES, "passes", "K,...", "passes, each number a setting of its own\n(default: 1,2,3)"},
-    {OPT_TREE, "tree", "N,...", "nodes of a tree out of the last pass; 0: a chain\n(default: 0)"},
+    {OPT_WINDOW, "window", "W,...", "rows of a block, 2 to 64 (default: the drafter's own)"},
+    {OPT_PASSES, "passes", "K,...",
+     "passes, 1 to 8, each number a setting of its own\n(default: 1,2,3)"},
+    {OPT_TREE, "tree", "N,...",
+     "nodes of a tree out of the last pass, at most 127;\n0: a chain (default: 0)"},
     {OPT_VISIBILITY, "visibility", "V",
      "of edit passes: bidirectional or causal\n(default: bidirectional)"},
     {OPT_SAMPLES, "samples", "N", "prompts of each file; 0: all (default: 20)"},
@@ -47,7 +50,18 @@ static const struct option_def eval_opts[] = {
     {OPT_QUIET, "quiet", NULL, "no progress on the terminal"},
     {0, NULL, NULL, NULL},
 };
-static const struct option_def *const groups[] = {eval_opts, engine_option_defs, NULL};
+static const struct option_def *const groups[] = {eval_opts, engine_option_defs,
+                                                  engine_drafter_defs, NULL};
+
+static int set_list(const char *arg, uint32_t min, uint32_t max, uint32_t *ret, size_t *ret_n,
+                    struct error *err)
+{
+    int r = option_u32_list(arg, min, ret, EVAL_MAX_LIST, ret_n, err);
+    for (size_t i = 0; r == 0 && i < *ret_n; i++)
+        if (ret[i] > max)
+            r = ERR(err, INVALID, "%u is not from %u to %u", ret[i], min, max);
+    return r;
+}
 
 static int set(void *ctx, int id, const char *arg, struct error *err)
 {
@@ -57,11 +71,11 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
         return r < 0 ? r : 0;
     switch (id) {
     case OPT_WINDOW:
-        return option_u32_list(arg, 2, e->windows, EVAL_MAX_LIST, &e->n_windows, err);
+        return set_list(arg, 2, DRAFT_MAX_WINDOW, e->windows, &e->n_windows, err);
     case OPT_PASSES:
-        return option_u32_list(arg, 1, e->passes, EVAL_MAX_LIST, &e->n_passes, err);
+        return set_list(arg, 1, DRAFT_MAX_PASSES, e->passes, &e->n_passes, err);
     case OPT_TREE:
-        return option_u32_list(arg, 0, e->trees, EVAL_MAX_LIST, &e->n_trees, err);
+        return set_list(arg, 0, PROPOSAL_MAX_NODES, e->trees, &e->n_trees, err);
     case OPT_VISIBILITY:
         e->visibility = strcmp(arg, "causal") == 0 ? DRAFT_CAUSAL : DRAFT_BIDIRECTIONAL;
         if (e->visibility == DRAFT_BIDIRECTIONAL && strcmp(arg, "bidirectional") != 0)
@@ -380,13 +394,27 @@ static int make_settings(struct eval *e, const struct engine *engine, struct err
     return 0;
 }
 
-static int open_engine(struct eval *e, struct engine **ret, struct error *err)
+/* --csv is opened before the first answer: what cannot be written is told before anything is measured. */
+static int open_csv(const struct eval *e, const char *model, int n, char **files,
+                    struct out_file *csv, struct error *err)
 {
-    char path[4096];
+    const struct out_use out = {"--csv", e->csv};
+    const char *const own[] = {model, e->engine.config.drafter};
+    if (!e->csv)
+        return 0;
+    int r = out_files_check(&out, 1, (const char *const *)files, (size_t)n, err);
+    if (r == 0)
+        r = out_files_check(&out, 1, own, ARRAY_LEN(own), err);
+    if (r < 0)
+        return r;
+    r = out_file_open(csv, e->csv, err);
+    return r < 0 ? error_prefix(err, r, "--csv") : 0;
+}
+
+static int open_engine(struct eval *e, const char *path, struct engine **ret, struct error *err)
+{
     struct engine_config *c = &e->engine.config;
     int r = engine_options_tier(&e->engine, err);
-    if (r == 0)
-        r = train_model_path(&e->engine, path, sizeof(path), err);
     if (r < 0)
         return r;
     /* Every request's proposal has room in every batch, so that none is cut. */
@@ -404,9 +432,15 @@ static int open_engine(struct eval *e, struct engine **ret, struct error *err)
 static int run_all(struct eval *e, int n, char **files, struct error *err)
 {
     _cleanup_(engine_freep) struct engine *engine = NULL;
-    int r = open_suites(e, n, files, err);
+    _cleanup_(out_file_drop) struct out_file csv = {0};
+    char model[4096];
+    int r = train_model_path(&e->engine, model, sizeof(model), err);
     if (r == 0)
-        r = open_engine(e, &engine, err);
+        r = open_csv(e, model, n, files, &csv, err);
+    if (r == 0)
+        r = open_suites(e, n, files, err);
+    if (r == 0)
+        r = open_engine(e, model, &engine, err);
     if (r == 0)
         r = make_settings(e, engine, err);
     for (unsigned i = 0; i < e->n_suites && r == 0 && !train_stop; i++)
@@ -415,8 +449,10 @@ static int run_all(struct eval *e, int n, char **files, struct error *err)
         printf("target %s, drafter %s, %s\n", engine_model_name(engine),
                engine_drafter_name(engine), engine_class(engine));
         eval_report(e, stdout);
-        if (e->csv)
-            r = eval_write_csv(e, err);
+        if (csv.f) {
+            eval_write_csv(e, csv.f);
+            r = out_file_close(&csv, err);
+        }
     }
     return r;
 }

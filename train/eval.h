@@ -67,4 +67,4 @@ struct eval {
 
 void eval_setting_name(const struct eval_setting *s, char name[EVAL_NAME]);
 void eval_report(struct eval *e, FILE *f);
-int eval_write_csv(struct eval *e, struct error *err);
+void eval_write_csv(const struct eval *e, FILE *f);

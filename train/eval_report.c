@@ -2,7 +2,6 @@
 /* dedit-train eval: tables and CSV. */
 #include <string.h>
 
-#include "base/out_file.h"
 #include "train/eval.h"
 
 void eval_setting_name(const struct eval_setting *s, char name[EVAL_NAME])
@@ -202,13 +201,8 @@ static void csv_line(const struct eval *e, const struct eval_suite *s, unsigned 
     fputc('\n', f);
 }
 
-int eval_write_csv(struct eval *e, struct error *err)
+void eval_write_csv(const struct eval *e, FILE *f)
 {
-    struct out_file o;
-    int opened = out_file_open(&o, e->csv, err);
-    if (opened < 0)
-        return opened;
-    FILE *f = o.f;
     fputs("suite,window,passes,tree,visibility,responses,loops,tokens,rounds,tau,tau_straight,"
           "tau_pooled",
           f);
@@ -220,5 +214,4 @@ int eval_write_csv(struct eval *e, struct error *err)
     for (unsigned i = 0; i < e->n_suites; i++)
         for (unsigned j = 0; j < e->n_settings; j++)
             csv_line(e, &e->suites[i], j, f);
-    return out_file_close(&o, err);
 }

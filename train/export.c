@@ -15,6 +15,7 @@
 
 #include "base/alloc.h"
 #include "base/fd.h"
+#include "base/out_file.h"
 #include "base/parse.h"
 #include "base/strbuf.h"
 #include "train/from_drafter.h"
@@ -148,11 +149,21 @@ static int write_folder(const struct train_state *s, const float *p, const struc
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-/* Whether both are there and are one file or folder. */
-static bool is_same(const char *a, const char *b)
+/* Neither --output nor, in a folder, one of the files that are written there may be what is read. */
+static int check_output(const struct export_options *o, struct error *err)
 {
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+    static const char *const parts[] = {"model.safetensors", "config.json"};
+    const char *const ins[] = {o->from, o->target};
+    const struct out_use out = {"--output", o->out};
+    int r = out_files_check(&out, 1, ins, ARRAY_LEN(ins), err);
+    for (size_t i = 0; o->form == EXPORT_HF && i < ARRAY_LEN(parts) && r == 0; i++) {
+        _cleanup_strbuf_ struct strbuf path = {0};
+        if (strbuf_addf(&path, "%s/%s", o->out, parts[i]) < 0)
+            return ERR_NOMEM(err);
+        const struct out_use part = {"--output", path.s};
+        r = out_files_check(&part, 1, ins, ARRAY_LEN(ins), err);
+    }
+    return r;
 }
 
 static int check_options(const struct export_options *o, struct error *err)
@@ -165,9 +176,7 @@ static int check_options(const struct export_options *o, struct error *err)
         return ERR(err, INVALID, "export writes bf16 or f32, and q8_0 to GGUF");
     if (!o->force && lstat(o->out, &st) == 0)
         return ERR(err, INVALID, "%s is there already; --force replaces it", o->out);
-    if (is_same(o->out, o->from) || is_same(o->out, o->target))
-        return ERR(err, INVALID, "%s is what is read; --output must be another place", o->out);
-    return 0;
+    return check_output(o, err);
 }
 
 static int check_target(const struct train_shape *s, const struct model_file *f, struct error *err)

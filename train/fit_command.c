@@ -86,7 +86,7 @@ static const struct option_def shape_opts[] = {
     {OPT_HEAD_DIM, "head-dim", "N", "(default: the model's)"},
     {OPT_TAPS, "taps", "L,L,...",
      "layers of the model whose output the drafter sees,\nfrom 0 (default: five, spread evenly)"},
-    {OPT_WINDOW, "window", "W", "rows of a block, the anchor included (default: 8)"},
+    {OPT_WINDOW, "window", "W", "rows of a block, the anchor included, 2 to 64\n(default: 8)"},
     {OPT_DRAFT_VOCAB, "draft-vocab", "N",
      "draft the N tokens that answers have most often;\n0: all (default: 0)"},
     {OPT_MASK_TOKEN, "mask-token", "ID", "(default: one that the data never have)"},
@@ -112,7 +112,8 @@ static const struct option_def objective_opts[] = {
 };
 static const struct option_def schedule_opts[] = {
     {OPT_STEPS, "steps", "N", "(default: 5000)"},
-    {OPT_P1_ONLY, "p1-only", "N", "first steps without edits (default: 30 % of them)"},
+    {OPT_P1_ONLY, "p1-only", "N",
+     "first steps without edits, at most all\n(default: 30 % of them)"},
     {OPT_ANCHORS, "anchors", "N", "blocks of a conversation (default: 32)"},
     {OPT_LR, "lr", "X", "highest learning rate (default: 1.3e-3)"},
     {0, NULL, NULL, NULL},
@@ -120,7 +121,7 @@ static const struct option_def schedule_opts[] = {
 static const struct option_def widen_opts[] = {
     {OPT_FROM, "from", "PATH",
      "a checkpoint, or a run's folder: its newest\n(default: none, it must be given)"},
-    {OPT_WINDOW, "window", "W", "rows of a block (default: twice those it has)"},
+    {OPT_WINDOW, "window", "W", "rows of a block, at most 64 (default: twice those it\nhas)"},
     {OPT_STEPS, "steps", "N", "(default: a quarter of those it had, at least 100)"},
     {OPT_P1_ONLY, "p1-only", "N", "first steps without edits (default: 0)"},
     {OPT_ANCHORS, "anchors", "N",

@@ -14,6 +14,8 @@
 
 struct fit {
     int dir_fd; /* of the run's folder, locked; -1 */
+    size_t
+        was; /* length of the part of its path that was there before; 0: none, or not looked at */
     struct fit_options o; /* with defaults resolved */
     struct data_set *data;
     uint32_t *train, *held; /* numbers of samples */

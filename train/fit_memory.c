@@ -83,9 +83,9 @@ int fit_taps(struct fit *f, struct error *err)
     const uint64_t own = own_bytes(f);
     if (o->memory_limit && own >= o->memory_limit)
         return ERR(err, LIMIT,
-                   "training this takes %" PRIu64 " MiB beside the target, memory_limit is %" PRIu64
-                   " MiB: fewer anchors, a smaller batch or a smaller max_len need less",
-                   own >> 20, o->memory_limit >> 20);
+                   "training this takes %" PRIu64 " MiB beside the target, --memory-limit is %.4g "
+                   "MiB: fewer --anchors, a smaller --batch or --max-len need less",
+                   own >> 20, (double)o->memory_limit / (1 << 20));
     fit_say(f, "memory: %" PRIu64 " MiB beside the target", own >> 20);
     const struct taps_options t = {.target = o->target,
                                    .threads = o->threads,

@@ -9,6 +9,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/fd.h"
@@ -38,9 +40,8 @@ static unsigned cpus(void)
 
 static int between(const char *name, double v, double lo, double hi, struct error *err)
 {
-    return v >= lo && v <= hi
-               ? 0
-               : ERR(err, INVALID, "%s is %g, must be from %g to %g", name, v, lo, hi);
+    return v >= lo && v <= hi ? 0
+                              : ERR(err, INVALID, "%s %g: must be from %g to %g", name, v, lo, hi);
 }
 
 static int resolve(struct fit *f, struct error *err)
@@ -60,29 +61,32 @@ static int resolve(struct fit *f, struct error *err)
         const char *name;
         double v, lo, hi;
     } rules[] = {
-        {"window", o->window, 2, DRAFTER_MAX_BLOCK},
-        {"steps", (double)o->steps, 1, 1e12},
-        {"batch", o->batch, 1, 64},
-        {"anchors", o->anchors, 1, 65536},
-        {"max_len", o->max_len, 2, 1 << 20},
-        {"eta", (double)o->eta, 0, 2},
-        {"gamma", (double)o->gamma, 1e-3, 1e6},
-        {"p2_weight", (double)o->p2_weight, 0, 1e3},
-        {"distill", (double)o->distill, 0, 1},
-        {"distill_top", o->distill_top, 1, 256},
-        {"lr", (double)o->lr, 0, 10},
-        {"norm_lr", (double)o->norm_lr, 0, 10},
-        {"beta1", (double)o->beta1, 0, 0.99999},
-        {"beta2", (double)o->beta2, 0, 0.99999},
-        {"weight_decay", (double)o->weight_decay, 0, 10},
-        {"clip", (double)o->clip, 0, 1e9},
-        {"warmup", (double)o->warmup, 0, 1},
-        {"average", (double)o->average, 0, 0.9999999},
-        {"held_out", (double)o->held_out, 0, 0.9},
-        {"threads", o->threads, 1, TRAIN_MAX_THREADS},
-        {"report_every", o->report_every, 1, 1e9},
+        {"--window", o->window, 2, DRAFTER_MAX_BLOCK},
+        {"--steps", (double)o->steps, 1, 1e12},
+        {"--batch", o->batch, 1, 64},
+        {"--anchors", o->anchors, 1, 65536},
+        {"--max-len", o->max_len, 2, 1 << 20},
+        {"--eta", (double)o->eta, 0, 2},
+        {"--gamma", (double)o->gamma, 1e-3, 1e6},
+        {"--p2-weight", (double)o->p2_weight, 0, 1e3},
+        {"--distill", (double)o->distill, 0, 1},
+        {"--distill-top", o->distill_top, 1, 256},
+        {"--lr", (double)o->lr, 0, 10},
+        {"--norm-lr", (double)o->norm_lr, 0, 10},
+        {"--beta1", (double)o->beta1, 0, 0.99999},
+        {"--beta2", (double)o->beta2, 0, 0.99999},
+        {"--weight-decay", (double)o->weight_decay, 0, 10},
+        {"--clip", (double)o->clip, 0, 1e9},
+        {"--warmup", (double)o->warmup, 0, 1},
+        {"--average", (double)o->average, 0, 0.9999999},
+        {"--held-out", (double)o->held_out, 0, 0.9},
+        {"--threads", o->threads, 1, TRAIN_MAX_THREADS},
+        {"--report-every", o->report_every, 1, 1e9},
     };
     int r = 0;
+    if (o->p1_only > o->steps && o->objective == FIT_DEDIT)
+        r = ERR(err, INVALID, "--p1-only %" PRIu64 ": must be at most --steps %" PRIu64, o->p1_only,
+                o->steps);
     for (size_t i = 0; r == 0 && i < ARRAY_LEN(rules); i++)
         r = between(rules[i].name, rules[i].v, rules[i].lo, rules[i].hi, err);
     return r;
@@ -110,7 +114,7 @@ static int load_data(struct fit *f, uint32_t vocab, struct error *err)
             f->train[f->n_train++] = (uint32_t)i;
     }
     if (f->n_train == 0)
-        return ERR(err, INVALID, "held_out %g leaves no conversation to train on",
+        return ERR(err, INVALID, "--held-out %g leaves no conversation to train on",
                    (double)f->o.held_out);
     struct data_set_info info;
     data_set_get_info(f->data, &info);
@@ -128,6 +132,12 @@ static int choose_taps(const struct fit_options *o, struct train_shape *s, struc
     struct drafter_config d = {0};
     s->n_taps = o->n_taps;
     memcpy(s->tap_layers, o->taps, sizeof(s->tap_layers));
+    for (uint32_t i = 0; i < s->n_taps; i++)
+        if (o->taps[i] >= s->target_layers || (i && o->taps[i] <= o->taps[i - 1]))
+            return ERR(err, INVALID,
+                       "--taps: layer %" PRIu32 ": the model has layers 0 to %" PRIu32
+                       ", and they must ascend",
+                       o->taps[i], s->target_layers - 1);
     if (s->n_taps)
         return 0;
     uint32_t n = s->target_layers > 8 ? 5 : s->target_layers > 3 ? s->target_layers - 3 : 1;
@@ -135,6 +145,20 @@ static int choose_taps(const struct fit_options *o, struct train_shape *s, struc
     s->n_taps = d.n_taps;
     memcpy(s->tap_layers, d.tap_layers, sizeof(s->tap_layers));
     return r;
+}
+
+/* What options say of heads and of the draft vocabulary, in their words. */
+static int check_sizes(const struct fit_options *o, const struct train_shape *s, struct error *err)
+{
+    if (s->heads % s->kv_heads)
+        return ERR(err, INVALID,
+                   "--heads %" PRIu32 ": must be a multiple of --kv-heads, which is %" PRIu32 "%s",
+                   s->heads, s->kv_heads, o->kv_heads ? "" : ", the model's");
+    if (o->draft_vocab > s->vocab)
+        return ERR(err, INVALID,
+                   "--draft-vocab %" PRIu32 ": the model has %" PRIu32 " tokens; 0: all of them",
+                   o->draft_vocab, s->vocab);
+    return 0;
 }
 
 static int choose_shape(struct fit *f, struct train_shape *s, uint32_t **ids, struct error *err)
@@ -147,9 +171,7 @@ static int choose_shape(struct fit *f, struct train_shape *s, uint32_t **ids, st
         .hidden = c->hidden,
         .ffn = o->ffn ? o->ffn : c->ffn,
         .heads = o->heads ? o->heads : c->n_heads,
-        .kv_heads = o->kv_heads ? o->kv_heads
-                    : o->heads  ? o->heads
-                                : c->n_kv_heads,
+        .kv_heads = o->kv_heads ? o->kv_heads : c->n_kv_heads,
         .head_dim = o->head_dim ? o->head_dim : c->head_dim,
         .target_hidden = c->hidden,
         .target_layers = c->n_layers,
@@ -160,7 +182,9 @@ static int choose_shape(struct fit *f, struct train_shape *s, uint32_t **ids, st
         .rope_theta = c->rope_theta,
         .max_position = o->max_len + o->window,
     };
-    int r = choose_taps(o, s, err);
+    int r = check_sizes(o, s, err);
+    if (r == 0)
+        r = choose_taps(o, s, err);
     if (r == 0 && o->mask_token == FIT_MASK_AUTO)
         r = vocabulary_mask(f->data, c, &s->mask_token, err);
     if (r == 0)
@@ -284,9 +308,43 @@ static int resume(struct fit *f, struct error *err)
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
+/* The path without its last part and the slashes before that; its length. */
+static size_t cut_last(char *path)
+{
+    size_t n = strlen(path);
+    while (n && path[n - 1] == '/')
+        n--;
+    while (n && path[n - 1] != '/')
+        n--;
+    while (n && path[n - 1] == '/')
+        n--;
+    path[n] = '\0';
+    return n;
+}
+
+/* How much of a path is there already. */
+static size_t part_there(const char *path)
+{
+    struct stat st;
+    _cleanup_free_ char *part = mem_strdup(path);
+    size_t n = part ? strlen(part) : 0;
+    while (n && stat(part, &st) < 0)
+        n = cut_last(part);
+    return n;
+}
+
+/* Takes back the folders that a run which is refused has made, as far as they are empty. */
+static void drop_folder(const struct fit *f)
+{
+    _cleanup_free_ char *path = f->dir_fd >= 0 ? mem_strdup(f->o.out) : NULL;
+    for (size_t n = path ? strlen(path) : 0; n > f->was && rmdir(path) == 0;)
+        n = cut_last(path);
+}
+
 /* The run's folder, which nobody else may write to meanwhile. */
 static int open_folder(struct fit *f, struct error *err)
 {
+    f->was = part_there(f->o.out);
     int r = folders_make(f->o.out, 0777, err);
     if (r < 0)
         return r;
@@ -352,8 +410,10 @@ int fit_open(struct fit *f, const struct fit_options *o, struct error *err)
     f->dir_fd = -1;
     f->o = *o;
     int r = open_run(f, err);
-    if (r < 0)
+    if (r < 0) {
+        drop_folder(f);
         fit_close(f);
+    }
     return r;
 }
 

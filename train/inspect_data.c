@@ -104,9 +104,15 @@ static int show_set(const struct data_set *d, struct error *err)
     if (info.n_duplicates)
         printf("  %llu duplicates left out\n", (unsigned long long)info.n_duplicates);
     if (info.n_unsupervised)
-        printf("  %llu without any answer, the first one %s:%llu\n",
-               (unsigned long long)info.n_unsupervised, info.skipped_file,
-               (unsigned long long)info.skipped_line);
+        printf(
+            "  %llu without any answer (\"response_spans\" is empty), which fit refuses; the first "
+            "one: %s:%llu\n",
+            (unsigned long long)info.n_unsupervised, info.skipped_file,
+            (unsigned long long)info.skipped_line);
+    if (info.n_blank)
+        printf("  %llu blank line%s passed over; the first one: %s:%llu\n",
+               (unsigned long long)info.n_blank, info.n_blank == 1 ? "" : "s", info.blank_file,
+               (unsigned long long)info.blank_line);
     lengths(d, sizes);
     kinds(d, t, info.n_kinds);
     return coverage(d, vocab, info.n_supervised, err);

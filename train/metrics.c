@@ -155,7 +155,7 @@ static void show(const struct metrics *m, uint64_t step, uint64_t steps,
     const struct train_stats *s = &m->sum;
     const bool edit = m->weight[1] > 0;
     double left = m->run_steps ? m->run_seconds / (double)m->run_steps * (double)(steps - step) : 0;
-    char p2[64] = "", rates[64] = "", ho[80] = "";
+    char p2[64] = "", rates[64] = "", ho[80] = "", ho2[64] = "";
     if (edit) {
         snprintf(p2, sizeof(p2), " P2 %.3f τ %.2f", share(s->loss[1], m->weight[1]),
                  share((double)s->committed[1], (double)s->n_blocks));
@@ -164,17 +164,19 @@ static void show(const struct metrics *m, uint64_t step, uint64_t steps,
                  100 * share((double)s->n_overwrite, (double)s->n_supervised));
     }
     if (held)
-        snprintf(ho, sizeof(ho), " | held out P1 %.3f τ %.2f P2 τ %.2f", held->loss[0],
-                 share((double)held->committed[0], (double)held->n_blocks),
+        snprintf(ho, sizeof(ho), " | held out P1 %.3f τ %.2f", held->loss[0],
+                 share((double)held->committed[0], (double)held->n_blocks));
+    if (held && held->committed[1])
+        snprintf(ho2, sizeof(ho2), " P2 %.3f τ %.2f", held->loss[1],
                  share((double)held->committed[1], (double)held->n_blocks));
     fprintf(stderr,
             "%sstep %" PRIu64 "/%" PRIu64 " P1 %.3f τ %.2f%s%s A %.1f %% | %.0f tokens/s, "
-            "%.0f %% of peak, %.0f h %02.0f min left%s%s",
+            "%.0f %% of peak, %.0f h %02.0f min left%s%s%s",
             m->terminal ? "\r" : "", step, steps, share(s->loss[0], m->weight[0]),
             share((double)s->committed[0], (double)s->n_blocks), p2, rates,
             100 * share((double)s->n_right, (double)s->n_supervised),
             share((double)m->tokens, m->seconds), 100 * share(share(m->flops, m->seconds), m->peak),
-            (double)(uint64_t)(left / 3600), (double)((uint64_t)(left / 60) % 60), ho,
+            (double)(uint64_t)(left / 3600), (double)((uint64_t)(left / 60) % 60), ho, ho2,
             m->terminal && !held ? "\033[K" : "\n");
     fflush(stderr);
 }

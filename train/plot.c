@@ -6,6 +6,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/out_file.h"
+
 enum { OPT_SVG = 300, OPT_X, OPT_WIDTH, OPT_HEIGHT };
 
 static const struct option_def plot_opts[] = {
@@ -122,6 +124,10 @@ static int open_run(struct plot *p, const char *path, struct error *err)
     if (r < 0)
         return r;
     p->n_runs++;
+    const struct out_use out = {"--svg", p->svg};
+    const char *const in = file;
+    if ((r = out_files_check(&out, 1, &in, 1, err)) < 0)
+        return r;
     if (csv_column(&run->csv, p->x) < 0)
         return ERR(err, FORMAT, "%s: no column \"%s\"", file, p->x);
     return run->csv.n_rows ? 0 : ERR(err, FORMAT, "%s: no rows yet", file);

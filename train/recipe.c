@@ -77,13 +77,20 @@ static void value_text(const json_t *v, char *ret, size_t size)
     mem_free(text);
 }
 
+#define INSTEAD "or start from it with a fresh schedule (--from) in another folder"
+
+/* name: of the option, with underscores. */
 static int other(const char *where, const char *name, const char *have, const char *want,
                  struct error *err)
 {
-    return ERR(err, MISMATCH,
-               "%s was trained with \"%s\" %s, now it is %s: give the same options to resume, or "
-               "start from it with a fresh schedule (--from) in another folder",
-               where, name, have, want);
+    char option[32];
+    snprintf(option, sizeof(option), "%s", name);
+    for (char *s = option; *s; s++)
+        *s = *s == '_' ? '-' : *s;
+    return ERR(
+        err, MISMATCH,
+        "%s was trained with --%s %s, now it is %s: give the same options to resume, " INSTEAD,
+        where, option, have, want);
 }
 
 int recipe_same(const json_t *have, const json_t *want, const char *where, struct error *err)
@@ -94,12 +101,18 @@ int recipe_same(const json_t *have, const json_t *want, const char *where, struc
     {
         const json_t *old = json_object_get(have, key);
         char a[64], b[64];
-        if (json_equal(old, v))
+        if (json_equal(old, v) || strcmp(key, "data") == 0)
             continue;
         value_text(old, a, sizeof(a));
         value_text(v, b, sizeof(b));
         return other(where, key, a, b, err);
     }
+    /* Last: what is used of the data depends on options, too. */
+    if (!json_equal(json_object_get(have, "data"), json_object_get(want, "data")))
+        return ERR(
+            err, MISMATCH,
+            "%s was trained on other data: give the same files in the same order to resume, " INSTEAD,
+            where);
     return 0;
 }
 
@@ -116,7 +129,6 @@ int recipe_shape(const struct fit_options *o, const struct train_shape *s, const
         {"heads", o->heads != 0, o->heads, s->heads},
         {"kv_heads", o->kv_heads != 0, o->kv_heads, s->kv_heads},
         {"head_dim", o->head_dim != 0, o->head_dim, s->head_dim},
-        {"number of taps", o->n_taps != 0, o->n_taps, s->n_taps},
         {"draft_vocab", o->draft_vocab != 0, o->draft_vocab < s->vocab ? o->draft_vocab : s->vocab,
          s->draft_vocab},
         {"mask_token", o->mask_token != FIT_MASK_AUTO, o->mask_token, s->mask_token},
@@ -129,8 +141,10 @@ int recipe_shape(const struct fit_options *o, const struct train_shape *s, const
         snprintf(b, sizeof(b), "%" PRIu32, sizes[i].want);
         return other(where, sizes[i].name, a, b, err);
     }
-    for (uint32_t i = 0; i < o->n_taps; i++)
-        if (o->taps[i] != s->tap_layers[i])
-            return other(where, "taps", "of other layers", "these", err);
+    bool same = !o->n_taps || o->n_taps == s->n_taps;
+    for (uint32_t i = 0; same && i < o->n_taps; i++)
+        same = o->taps[i] == s->tap_layers[i];
+    if (!same)
+        return other(where, "taps", "of other layers", "these", err);
     return 0;
 }

@@ -36,7 +36,7 @@ static const struct option_def regen_opts[] = {
     {0, NULL, NULL, NULL},
 };
 static const struct option_def *const groups[] = {compose_option_defs, regen_opts,
-                                                  engine_option_defs, NULL};
+                                                  engine_option_defs, engine_drafter_defs, NULL};
 
 static int set(void *ctx, int id, const char *arg, struct error *err)
 {

@@ -71,7 +71,7 @@ static const struct option_def synth_opts[] = {
     {0, NULL, NULL, NULL},
 };
 static const struct option_def *const groups[] = {compose_option_defs, synth_opts,
-                                                  engine_option_defs, NULL};
+                                                  engine_option_defs, engine_drafter_defs, NULL};
 
 /* ---- options ------------------------------------------------------------------------------------- */
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "train/fit_internal.h"
+#include "train/from_drafter.h"
 
 #define RATE 0.25f /* of fit's default */
 
@@ -34,12 +35,21 @@ int train_widen(const struct fit_options *o, struct error *err)
     _cleanup_state_ struct train_state s = {0};
     if (!o->from)
         return ERR(err, INVALID, "widen needs a checkpoint, or a run's folder, to start from");
-    int r = checkpoint_open(o->from, &s, err);
+    bool drafter = false;
+    int r = drafter_is(o->from, &drafter, err);
+    if (r == 0 && drafter)
+        return ERR(err, INVALID,
+                   "--from %s: is an exported drafter; widen goes on from a checkpoint or a run's "
+                   "folder (fit --from %s --window W starts from a drafter)",
+                   o->from, o->from);
+    if (r == 0)
+        r = checkpoint_open(o->from, &s, err);
     if (r < 0)
         return r;
     widen_defaults(&w, &s);
     if (w.window <= s.shape.window)
-        return ERR(err, INVALID, "a block of %u rows is not longer than the checkpoint's %u",
-                   w.window, s.shape.window);
+        return ERR(err, INVALID,
+                   "--window %u: must be longer than the %u rows of --from %s, and at most %u",
+                   w.window, s.shape.window, o->from, DRAFT_MAX_WINDOW);
     return train_fit(&w, err);
 }

@@ -41,7 +41,7 @@ ok 'quiet' quiet
 compare() {
     "$client" generate --raw --method ngram --temperature 0 --ignore-eos -n 60 --compare 'a b a b a b a b' > "$scratch/got" 2> "$scratch/err" &&
         "$client" generate --raw --method ar --temperature 0 --ignore-eos -n 60 --quiet 'a b a b a b a b' | cmp - "$scratch/got" &&
-        grep -q -x 'drafted: .* tokens/s, ngram, acceptance length .*' "$scratch/err" && grep -q -x 'plain: .* tokens/s, ar' "$scratch/err" &&
+        grep -q -x 'drafted: .* tokens/s, ngram, drafts in [0-9]* of [0-9]* rounds, acceptance length .*' "$scratch/err" && grep -q -x 'plain: .* tokens/s, ar' "$scratch/err" &&
         grep -q -x '.* times as fast, the same 60 tokens' "$scratch/err" &&
         "$client" generate --raw --method ngram --temperature 1 --ignore-eos -n 30 --compare --json 'a b a b' | tail -n 1 | python3 -c '
 import json, sys
@@ -53,6 +53,20 @@ assert a["completion_tokens"] == b["completion_tokens"] == 30 and j["speedup"] >
         status 2 "$client" generate --compare --verification rejection x && status 4 "$client" generate --raw --compare --method dflash x
 }
 ok 'plain and drafted answers compared' compare
+# How many rounds had a draft, as the rounds themselves say; and one token is no tokens.
+drafted_rounds() {
+    "$client" generate --raw --method ngram --temperature 0 --ignore-eos -n 60 --trace-json "$scratch/rounds" 'a b a b a b a b' 2> "$scratch/err" > /dev/null &&
+        python3 - "$scratch/rounds" "$scratch/err" << 'X' || return 1
+import json, re, sys
+rounds = [r for r in map(json.loads, open(sys.argv[1])) if "round" in r]
+rounds = [r for r in rounds if r["at"] > 0]  # the first is the prompt's
+n, of = re.search(r"ngram, drafts in (\d+) of (\d+) rounds, acceptance length [0-9.]+, length$", open(sys.argv[2]).read().strip()).groups()
+assert int(n) == sum(1 for r in rounds if r["nodes"]) and int(of) == len(rounds), (n, of, len(rounds))
+X
+    "$client" generate --raw -t 0 --ignore-eos -n 1 --compare x 2> "$scratch/err" > /dev/null && grep -q 'the same 1 token$' "$scratch/err" &&
+        ask -n 1 hi 2>&1 > /dev/null | grep -q ' ms, 1 token, '
+}
+ok 'the share of drafted rounds; one token' drafted_rounds
 full() {
     for form in --quiet --compare --trace --json; do
         "$client" generate --raw -t 0 -n 4 $form x > /dev/full 2> "$scratch/err" && return 1
@@ -84,6 +98,13 @@ for l in sys.stdin:
         assert t["alternatives"][0]["logprob"] >= t["alternatives"][1]["logprob"]
 '; }
 ok 'log-probabilities' logprobs
+no_logprobs() {
+    for o in 'generate --raw x' 'chat --json' 'batch --json /dev/null'; do
+        # shellcheck disable=SC2086 # words
+        status 2 "$client" $o --logprobs 3 && cat "$scratch/out" "$scratch/err" | grep -q -e '--logprobs: generate --json alone' || return 1
+    done
+}
+ok 'log-probabilities are refused where nothing prints them' no_logprobs
 
 batch() {
     python3 - "$scratch/in" << 'X'
@@ -150,6 +171,15 @@ assert [x.get("text") for x in a] == [x.get("text") for x in b]
 X
 }
 ok 'a batch goes on after its last whole line' resume
+# What is no result of a batch is not gone on with, and keeps its last line.
+not_a_result() {
+    for text in 'a note\nwithout an end' 'torn' '{"line":2,"text":"x"}\n' '{"line":1,"text":"x"}\n{"line":1,"text":"x"}\n' '[1]\n'; do
+        printf '%b' "$text" > "$scratch/note" && cp "$scratch/note" "$scratch/copy"
+        status 1 "$client" batch --raw --output "$scratch/note" --quiet "$scratch/in" && grep -q 'note:[12] is not result [12] of a batch' "$scratch/err" &&
+            cmp "$scratch/note" "$scratch/copy" || return 1
+    done
+}
+ok 'a batch leaves a file alone that is not its own' not_a_result
 tokens() {
     ids=$("$client" tokenize 'hello there') || return 1
     # shellcheck disable=SC2086 # one id a word
@@ -189,7 +219,7 @@ hashed() {
         "$client" rm --json --store "$scratch/store" tiny | grep -q -x '{"ok":true}' && [ -z "$(ls "$scratch/store")" ] || return 1
     # Sums of all lengths around a block: files of a folder beside its model.
     cp -r "$model" "$scratch/lengths" && for n in 0 1 54 55 56 57 63 64 65 119 120 121 128 1048576 1048577; do head -c $n /dev/zero > "$scratch/lengths/$n"; done
-    "$client" add --json --store "$scratch/store" "$scratch/lengths/" | python3 -c 'import json,sys; j = json.load(sys.stdin); assert j["name"] == "lengths" and len(j["sha256"].splitlines()) > 15' &&
+    "$client" add --json --store "$scratch/store" "$scratch/lengths/" | python3 -c 'import json,sys; j = json.load(sys.stdin); assert j["name"] == "lengths" and j["sha256"] is None and len(j["files"]) > 15, j' &&
         (cd "$scratch/store" && sha256sum -c --quiet lengths.sha256)
 }
 ok 'add: sums that sha256sum checks' hashed
@@ -203,6 +233,61 @@ checked() {
         grep -q 'x.gguf' "$scratch/err" && [ -z "$(ls "$scratch/store" 2> /dev/null)" ]
 }
 ok 'add: broken models are refused' checked
+in_store() { (cd "$scratch/store" && find . -mindepth 1 -maxdepth 1 | sed 's|^./||' | sort | paste -s -d ' '); }
+# One file: its sum alone; every sum by its name.
+sum_json() {
+    rm -rf "$scratch/store" && cp "$golden/gguf/a_llama_tied.Q8_0.gguf" "$scratch/one.gguf" && hash=$(sha256sum < "$scratch/one.gguf") || return 1
+    "$client" add --json --store "$scratch/store" "$scratch/one.gguf" | python3 -c '
+import json, sys
+j = json.load(sys.stdin)
+assert j["sha256"] == sys.argv[1] and j["files"] == {"one.gguf": sys.argv[1]}, j
+' "${hash%% *}" && [ "$(in_store)" = 'one.gguf one.gguf.sha256' ]
+}
+ok 'add: the sum in JSON' sum_json
+# Nothing that is in the store is taken over, and a model is there with its sums or not at all.
+not_its_own() {
+    rm -rf "$scratch/store" && mkdir -p "$scratch/store/m.gguf.sha256" && echo mine > "$scratch/store/one.gguf.part" || return 1
+    status 1 "$client" add --store "$scratch/store" --name m.gguf "$scratch/one.gguf" && grep -q 'm.gguf.sha256: exists already' "$scratch/err" &&
+        [ ! -e "$scratch/store/m.gguf" ] && status 0 "$client" add --store "$scratch/store" "$scratch/one.gguf" &&
+        [ "$(cat "$scratch/store/one.gguf.part")" = mine ] || return 1
+    # What a run that was killed left is removed; what somebody else holds is not touched.
+    mkdir -p "$scratch/store/.tiny.adding/tiny" && echo old > "$scratch/store/.tiny.adding/tiny/old" || return 1
+    flock "$scratch/store/.tiny.adding" "$client" add --store "$scratch/store" --name tiny "$model" 2> "$scratch/err" && return 1
+    grep -q 'another dedit-client add is writing there' "$scratch/err" && [ -e "$scratch/store/.tiny.adding/tiny/old" ] &&
+        status 0 "$client" add --store "$scratch/store" --name tiny "$model" && [ ! -e "$scratch/store/tiny/old" ] && [ ! -e "$scratch/store/.tiny.adding" ]
+}
+ok 'add: what is not its own stays' not_its_own
+# Many adds of one name: one of them, whole.
+concurrent() {
+    rm -rf "$scratch/store" "$scratch/added"
+    for i in 1 2 3 4 5 6; do
+        ("$client" add --store "$scratch/store" --name tiny "$model" 2> /dev/null && echo "$i" >> "$scratch/added") &
+        adders="$adders $!"
+    done > /dev/null
+    # shellcheck disable=SC2086 # words
+    wait $adders
+    [ "$(wc -l < "$scratch/added")" -eq 1 ] && (cd "$scratch/store" && sha256sum -c --quiet tiny.sha256) && [ "$(in_store)" = 'tiny tiny.sha256' ]
+}
+adders=
+ok 'add: several of one name' concurrent
+names() {
+    for name in "$(printf 'two\nlines')" "$(printf 'a\tb')" .x a/b x.sha256 x.drafter x.drafter.gguf "$(printf '\377')" "$(printf '%0200d' 0)"; do
+        status 2 "$client" add --store "$scratch/none" --name "$name" "$model" && grep -q -e '--name: ' "$scratch/err" || return 1
+    done
+    [ ! -e "$scratch/none" ]
+}
+ok 'add: names' names
+# A drafter goes beside its model, against which it is checked.
+drafters() {
+    rm -rf "$scratch/store" && d=$golden/drafter && set -- "$client" add --store "$scratch/store" || return 1
+    status 2 "$@" "$d/fitted" && grep -q 'must be MODEL.drafter: ' "$scratch/err" || return 1
+    status 1 "$@" --name t.drafter "$d/fitted" && grep -q 'is a drafter: its model, "t.gguf" or "t", is not in' "$scratch/err" || return 1
+    status 0 "$@" --name t "$d/target" && status 0 "$@" --name t.drafter "$d/fitted" && (cd "$scratch/store" && sha256sum -c --quiet t.drafter.sha256) || return 1
+    "$@" --name tiny "$model" > /dev/null && status 1 "$@" --name tiny.drafter "$d/fitted" && grep -q 'a drafter of another model' "$scratch/err" || return 1
+    "$client" load --path "$scratch/store/t" t && "$client" models t | grep -q drafter && "$client" unload t && "$client" rm --store "$scratch/store" t.drafter &&
+        rm -r "$scratch/store"
+}
+ok 'add: drafters' drafters
 chat_json() {
     printf 'hi\n/show\n/nonsense\n' | "$client" chat --json --chat-format chatml --max-tokens 4 | python3 -c '
 import json, sys
@@ -312,7 +397,7 @@ lint_man() { mandoc -T lint -W warning "$top"/man/*.[1-8]; }
 ok 'manual pages are clean' lint_man
 
 # Each status of dedit-client(1).
-ok 'status 1: a request that failed after it was accepted' fails 1 'timeout' "$client" generate --raw --timeout 1ms -n 400 --ignore-eos -q x
+ok 'status 1: a request that failed after it was accepted' fails 1 ': timeout: the deadline of 1 ms has passed' "$client" generate --raw --timeout 1ms -n 400 --ignore-eos -q x
 drained() {
     "$client" drain && status 1 "$client" ping && grep -q '^draining' "$scratch/out" && fails 3 'draining' "$client" generate --raw x
 }

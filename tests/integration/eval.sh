@@ -78,14 +78,58 @@ ok 'a suite that is not there' error 1 'eval --setting ngram /nowhere.jsonl' '/n
 echo '{"turns": 3}' > "$scratch/bad.jsonl"
 ok 'a line without turns' error 1 "eval --setting ngram $scratch/bad.jsonl" 'bad.jsonl:1: "turns"'
 ok 'random weights have no suites' error 2 "eval --random smollm2-135m $scratch/bad.jsonl" 'no suites'
-ok 'standard settings need a drafter' error 2 "eval $scratch/bad.jsonl" '--drafter'
-# A file that cannot be written is told, whatever was measured.
-unwritable() {
-    # shellcheck disable=SC2086
-    status 1 "$bench" eval $small --samples 1 --warm-up 0 --max-tokens 4 --setting ngram --csv /nowhere/x &&
-        grep -q '/nowhere/x' "$scratch/err"
+ok 'standard settings need a drafter' error 2 "eval --drafter none $scratch/bad.jsonl" '--drafter'
+# The drafter that lies beside its model is used as the daemon does it, unless it is told not to be.
+beside() {
+    cp -r "$golden/drafter/target" "$scratch/b" && cp -r "$golden/drafter/fitted" "$scratch/b.drafter" && printf '{"prompt": "hello"}\n{"prompt": "hi"}\n' > "$scratch/p.jsonl" || return 1
+    set -- --model "$scratch/b/" --chat-format chatml --samples 1 --max-tokens 8 --quiet
+    status 0 "$bench" eval "$@" "$scratch/p.jsonl" && grep -q '^dedit,k=3 ' "$scratch/out" && ! grep -q 'drafter none' "$scratch/out" || return 1
+    status 0 "$bench" controller "$@" --search 1 --max-tokens 2 "$scratch/p.jsonl" && grep -q '; 19 settings on' "$scratch/out" || return 1
+    status 0 "$bench" eval "$@" --drafter none --setting ngram "$scratch/p.jsonl" && grep -q 'drafter none' "$scratch/out" || return 1
+    # The table of milliseconds has a figure or "-" in every column.
+    sed -n '/^ms /,/^$/p' "$scratch/out" | awk 'NF && NF != 8 { exit 1 } /^ar / && $5 != "-" { exit 1 } END { exit NR < 3 }' || { cat "$scratch/out"; return 1; }
+    status 0 "$bench" generate --model "$scratch/b" --raw --method dedit --max-tokens 4 hello &&
+        status 1 "$bench" generate --model "$scratch/b" --drafter none --raw --method dedit --max-tokens 4 hello || return 1
+    for c in 'step --rows 1 --context 16 --repetitions 6' "check --only drafter $golden"; do
+        # shellcheck disable=SC2086 # words
+        status 0 "$bench" $c --model "$scratch/b" --drafter none || return 1
+    done
+    chmod -R u+w "$scratch/b.drafter" && echo '{"architectures": ["X"]}' > "$scratch/b.drafter/config.json"
+    status 1 "$bench" eval "$@" "$scratch/p.jsonl" && grep -q -e 'b.drafter.*--drafter none leaves it alone' "$scratch/err"
 }
-ok 'a CSV file that cannot be written' unwritable
+ok 'the drafter beside the model' beside
+# A file that cannot be written is told before anything is measured: nothing else is said.
+unwritable() {
+    for o in csv svg answers; do
+        # shellcheck disable=SC2086
+        status 1 "$bench" eval $small --samples 1 --warm-up 0 --max-tokens 4 --setting ngram --$o /nowhere/x &&
+            grep -q -e "--$o: /nowhere/x" "$scratch/err" && [ ! -s "$scratch/out" ] || return 1
+    done
+    printf '{"prompt": "hello"}\n' > "$scratch/u.jsonl"
+    status 1 "$bench" controller --model "$golden/drafter/target" --chat-format chatml --setting ngram --csv /nowhere/x "$scratch/u.jsonl" &&
+        grep -q -e '--csv: /nowhere/x' "$scratch/err" && [ ! -s "$scratch/out" ]
+}
+ok 'a file that cannot be written is told at the start' unwritable
+# apart PATH ARGUMENT...: refused, and the file is what it was.
+apart() {
+    before=$(cksum < "$1") && file=$1
+    shift
+    status 2 "$bench" "$@" && [ ! -s "$scratch/out" ] && [ "$before" = "$(cksum < "$file")" ]
+}
+own_input() {
+    cp -r "$golden/drafter/target" "$scratch/target" && chmod -R u+w "$scratch/target" && cp -r "$golden/drafter/fitted" "$scratch/fitted" &&
+        chmod -R u+w "$scratch/fitted" && printf '{"prompt": "hello"}\n' > "$scratch/s.jsonl" && ln -s s.jsonl "$scratch/link" || return 1
+    set -- --model "$scratch/target" --drafter "$scratch/fitted" --chat-format chatml --samples 1 --max-tokens 4 --setting ngram "$scratch/s.jsonl"
+    for o in csv svg answers; do
+        for to in s.jsonl ../${scratch##*/}/s.jsonl link target/config.json fitted/model.safetensors; do
+            apart "$scratch/$to" eval "$@" "--$o" "$scratch/$to" && grep -q -e "--$o: .*$to is what is read" "$scratch/err" || return 1
+        done
+    done
+    apart "$scratch/s.jsonl" controller "$@" --csv "$scratch/s.jsonl" && grep -q 'is what is read' "$scratch/err" || return 1
+    status 2 "$bench" eval "$@" --csv "$scratch/both" --svg "$scratch/./both" && grep -q 'what --csv writes' "$scratch/err" && [ ! -e "$scratch/both" ] &&
+        status 0 "$bench" eval "$@" --quiet --csv /dev/null --svg /dev/null
+}
+ok 'no file is written over what is read, nor two to one place' own_input
 
 # What auto knows is kept: a number that stands in the file is there again, or larger, after a run.
 kept() {

@@ -92,4 +92,19 @@ if FAKE_UID=1000 PATH=$path root=$tmp sh -c '. "$0"; need_packages "$@"' "$top/s
     grep -q 'no sudo here. As root: apt-get install check$' "$tmp/err"
 fi
 ok 'neither root nor sudo: says exactly what to install'
+# The first build says what it does and how long that takes; one that has nothing to do is silent.
+mkdir "$tmp/tree" "$tmp/tree/m4" && : > "$tmp/tree/configure.ac" && : > "$tmp/tree/m4/dedit-flags.m4" && : > "$tmp/calls"
+# shellcheck disable=SC2016 # a script that is written
+printf '#!/bin/sh\nprintf "%%s\\n" "#!/bin/sh" "echo all: > Makefile" > "${0%%/*}/configure"\nchmod +x "${0%%/*}/configure"\n' > "$tmp/tree/autogen.sh"
+chmod +x "$tmp/tree/autogen.sh"
+build() {
+    # shellcheck disable=SC2016
+    root=$tmp/tree sh -c '. "$0"; build_tree "$@"' "$top/scripts/lib.sh" b "$@" > "$tmp/out" 2> "$tmp/err" < /dev/null
+}
+build all && grep -q '^first build, in b (log: b/build.log): this takes about [0-9]* minutes' "$tmp/err" && [ "$(grep -c '^[123] of 3: ' "$tmp/err")" -eq 3 ]
+ok 'the first build says what it does and how long it takes'
+build all && [ ! -s "$tmp/err" ] && [ ! -s "$tmp/out" ]
+ok 'a build with nothing to do is silent'
+if build no-such-target; then false; else grep -q 'no-such-target' "$tmp/err" && grep -q '^make failed; ' "$tmp/err"; fi
+ok 'a build that fails shows the end of its log'
 echo "1..$n"

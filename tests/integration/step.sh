@@ -58,4 +58,12 @@ ok 'loading no file' error 2 'step --random smollm2-135m --load' '\--load'
 ok 'two measurements' error 2 'step --load --rest' 'exclude'
 ok 'an argument' error 2 'step x' '"x"'
 ok 'a CSV file that cannot be' error 1 "step $small --csv /nowhere/x" '/nowhere/x'
+own_model() {
+    cp -r "$golden/models/d_qwen3" "$scratch/m" && chmod -R u+w "$scratch/m" && before=$(cat "$scratch"/m/* | cksum) || return 1
+    for to in config.json model.safetensors; do
+        status 1 "$bench" step --model "$scratch/m" --rows 1 --repetitions 6 --csv "$scratch/m/$to" && grep -q -e "--csv: .*$to is what is read" "$scratch/err" || return 1
+    done
+    [ "$before" = "$(cat "$scratch"/m/* | cksum)" ]
+}
+ok 'not over the model' own_model
 finish

@@ -12,7 +12,7 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from harness import (DAEMON, MODELS, SOON, TOP, Daemon, cases, endless, greedy, http, main,  # noqa: E402
+from harness import (DAEMON, MODELS, SLOW, SOON, TOP, Daemon, cases, endless, greedy, http, main,  # noqa: E402
                      oracle, pb, refused, sampled, test)
 from dedit_py import Closed, DaemonError, FAILED, FINISHED, ROUND, TOKENS  # noqa: E402
 
@@ -531,7 +531,7 @@ def metrics_over_http():
     c = d.client()
     for _ in range(3):
         c.ids(c.submit(greedy([1, 2, 3], 5)))
-    path = os.path.join(d.dir, "metrics.sock")
+    path = os.path.join(d.dir, "s-metrics.sock")
     head, body = http(path, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").split(b"\r\n\r\n", 1)
     assert head.startswith(b"HTTP/1.1 200 OK") and b"version=0.0.4" in head
     assert int(head.split(b"Content-Length: ")[1].split(b"\r\n")[0]) == len(body)
@@ -564,8 +564,31 @@ def metrics_over_http():
     with open("/tmp/dedit-metrics-%d.prom" % os.getpid()) as f:
         check_exposition(f.read())
     os.unlink("/tmp/dedit-metrics-%d.prom" % os.getpid())
-    assert not os.path.exists(os.path.join(d.dir, "metrics.sock"))
+    assert not os.path.exists(os.path.join(d.dir, "s-metrics.sock"))
     d.stop()
+
+
+@test
+def two_daemons_in_one_folder():
+    """Each has metrics of its own beside its socket; a socket that is in use is told with the option."""
+    folder = tempfile.mkdtemp(prefix="dedit-test-")
+    daemons = []
+    try:
+        for name, metrics in (("a.sock", "a-metrics.sock"), ("b", "b-metrics.sock"), ("dedit.sock", "metrics.sock")):
+            d = Daemon("--socket", os.path.join(folder, name), wait=False)
+            d.path = os.path.join(folder, name)
+            d.wait_ready()
+            daemons.append(d)
+            assert http(os.path.join(folder, metrics), b"GET / HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200")
+        taken = os.path.join(folder, "metrics.sock")
+        d = Daemon("--metrics-socket", taken, wait=False)
+        assert d.process.wait(60 * SLOW) != 0
+        assert "metrics_socket: %s is in use; --metrics-socket names another one, or none" % taken in d.text(), d.text()
+        d.stop(d.process.returncode)
+    finally:
+        for d in daemons:
+            d.stop()
+        shutil.rmtree(folder)
 
 
 @test

@@ -127,6 +127,29 @@ nowhere() {
     [ $? -eq 1 ] && grep -qF '/nowhere/t' "$scratch/err"
 }
 ok 'a file that cannot be' nowhere
+onto_itself() { # FILE ARGUMENT...
+    before=$(cksum < "$1") && file=$1
+    shift
+    "$client" "$@" > "$scratch/out" 2> "$scratch/err" < "$file"
+    [ $? -eq 2 ] && [ ! -s "$scratch/out" ] && grep -q "$file is what is read" "$scratch/err" && [ "$before" = "$(cksum < "$file")" ]
+}
+outputs() {
+    echo hi > "$scratch/hi"
+    onto_itself "$scratch/t" trace-html "$scratch/t" -o "$scratch/t" && onto_itself "$scratch/t" trace-html - -o "$scratch/t" &&
+        onto_itself "$scratch/hi" generate --raw --file "$scratch/hi" --trace-json "$scratch/hi" &&
+        onto_itself "$scratch/hi" generate --raw --trace-json "$scratch/hi" &&
+        onto_itself "$scratch/hi" batch --raw "$scratch/hi" --output "$scratch/hi" && onto_itself "$scratch/hi" batch --raw --output "$scratch/hi" || return 1
+    echo '{"prompt": "hi"}' > "$scratch/line"
+    # shellcheck disable=SC2094 # on purpose
+    "$client" batch --raw "$scratch/line" >> "$scratch/line" 2> "$scratch/err"
+    [ $? -eq 2 ] && grep -q 'what is read' "$scratch/err" && [ "$(wc -l < "$scratch/line")" -eq 1 ]
+}
+ok 'no file is written over what is read' outputs
+# A file of rounds appears when it is whole: a request that fails leaves what was there.
+whole() {
+    cp "$scratch/t" "$scratch/kept" && ! ask --trace-json "$scratch/kept" --method guess > /dev/null 2>&1 && cmp "$scratch/t" "$scratch/kept"
+}
+ok 'a request that fails leaves the trace before it' whole
 full() {
     ask --trace-json /dev/full > /dev/null 2> "$scratch/err"
     [ $? -eq 1 ] && grep -qF '/dev/full' "$scratch/err"

@@ -189,6 +189,18 @@ strange_ids() {
     status 0 "$train" inspect strange.jsonl && status 1 "$train" inspect --model "$model" strange.jsonl
 }
 ok 'inspect: ids beyond the model that is named' strange_ids
+# What is wrong with data is told by file and line.
+faults() {
+    good='{"ids": [1, 2, 3], "response_spans": [[1, 3]]}'
+    printf '{"dedit_data": 1, "vocab_size": 300}\n%s\n\n  \n{"ids": [7], "response_spans": []}\n' "$good" > faults.jsonl
+    status 0 "$train" inspect faults.jsonl && grep -q 'fit refuses; the first one: faults.jsonl:5$' "$scratch/out" &&
+        grep -q '2 blank lines passed over; the first one: faults.jsonl:3$' "$scratch/out" || return 1
+    printf '%s\n{"ids": [7, 300], "response_spans": [[0, 1]]}\n' "$good" >> faults.jsonl
+    status 1 "$train" inspect faults.jsonl && grep -q 'faults.jsonl:7: "ids"\[1\] is 300; the header of the file says "vocab_size" 300' "$scratch/err" || return 1
+    printf '\n{"ids": [7], "response_spans": []}\n' > faults.jsonl
+    status 1 "$train" inspect faults.jsonl && grep -q 'faults.jsonl:2: no answer to train on' "$scratch/err"
+}
+ok 'inspect: what is wrong, by file and line' faults
 onto_itself() {
     cp -r "$model" mine
     for to in drafter.gguf mine; do
@@ -198,8 +210,92 @@ onto_itself() {
         status 1 "$train" export --model mine --force --format $form --output ./$to drafter.gguf && grep -q 'is what is read' "$scratch/err" || return 1
         [ "$before" = "$(find "$to" -type f -exec cksum {} +)" ] || return 1
     done
+    # One of the files that are written into a folder.
+    mkdir inside && cp "$(find run -name 'step-*.safetensors' | sort | tail -n 1)" inside/model.safetensors || return 1
+    before=$(cksum inside/model.safetensors)
+    status 1 "$train" export --model "$model" --force --output inside inside/model.safetensors && grep -q 'inside/model.safetensors is what is read' "$scratch/err" &&
+        [ "$before" = "$(cksum inside/model.safetensors)" ]
 }
 ok 'export: not over what it reads' onto_itself
+# refused PATH WORDS ARGUMENT...: status 1, these words, and the file is what it was.
+kept() {
+    file=$1 && words=$2 && before=$(cksum < "$1") || return 1
+    shift 2
+    status 1 "$train" "$@" && grep -q -e "$words" "$scratch/err" && [ ! -s "$scratch/out" ] && [ "$before" = "$(cksum < "$file")" ]
+}
+outputs() {
+    ln -sf prompts.jsonl link
+    for to in prompts.jsonl ./prompts.jsonl link drafter.gguf drafter/config.json; do
+        drafter=drafter.gguf
+        [ "$to" = drafter.gguf ] || drafter=drafter
+        kept $to "--csv: $to is what is read" eval --model "$model" --drafter $drafter --csv $to prompts.jsonl || return 1
+    done
+    kept run/metrics.csv '--svg: run/metrics.csv is what is read' plot --svg run/metrics.csv run &&
+        kept run/metrics.csv '--svg: ./run/metrics.csv is what is read' plot --svg ./run/metrics.csv run/metrics.csv || return 1
+    status 1 "$train" eval --model "$model" --drafter drafter.gguf --csv /nowhere/x prompts.jsonl && grep -q -e '--csv: /nowhere/x' "$scratch/err" &&
+        [ ! -s "$scratch/out" ]
+}
+ok 'eval and plot: not over what they read; what cannot be written is told at the start' outputs
+# says WORDS ARGUMENT...: refused, and the last line has these words.
+says() {
+    words=$1
+    shift
+    "$train" "$@" > "$scratch/out" 2> "$scratch/err" < /dev/null && return 1
+    tail -n 1 "$scratch/err" | grep -q -e "$words" || { cat "$scratch/err"; return 1; }
+}
+messages() {
+    printf '{"ids": [1, 2], "response_spans": [[0, 1' > cut.jsonl
+    gzip -c prompts.jsonl > p.jsonl.gz && xz -c prompts.jsonl > p.jsonl.xz && mkdir packed && cp p.jsonl.xz packed || return 1
+    says '--window 4: must be longer than the 8 rows of --from run' widen --model "$model" --output x --from run --window 4 data &&
+        says '--from drafter.gguf: is an exported drafter; widen goes on from a checkpoint' widen --model "$model" --output x --from drafter.gguf data &&
+        says '--taps: layer 99: the model has layers 0 to 1, and they must ascend' fit --model "$model" --output x --taps 0,99 data &&
+        says '--steps 0: must be from 1' fit --model "$model" --output x --steps 0 data &&
+        says 'was trained with --max-len 512, now it is 40' fit --model "$model" --output run --steps 30 --p1-only 10 --batch 4 --anchors 8 --draft-vocab 128 --max-len 40 data own &&
+        says 'was trained on other data' fit --model "$model" --output run --steps 30 --p1-only 10 --batch 4 --anchors 8 --draft-vocab 128 data &&
+        says 'cut.jsonl:1:[1-9][0-9]: ' inspect cut.jsonl && ! grep -q 'cut.jsonl:1:1:' "$scratch/err" &&
+        says 'p.jsonl.xz: is compressed; "xz -dk p.jsonl.xz" makes' fit --model "$model" --output x p.jsonl.xz &&
+        says 'p.jsonl.xz: is compressed; "xz -dk p.jsonl.xz" makes' eval --model "$model" --drafter drafter.gguf p.jsonl.xz &&
+        says '"gzip -dk p.jsonl.gz" makes' eval --model "$model" --drafter drafter.gguf p.jsonl.gz &&
+        says 'packed: no \*.jsonl file; "xz -dk packed/p.jsonl.xz" unpacks' inspect packed &&
+        says 'run: is the folder of a training run; dedit-train export makes a drafter' eval --model "$model" --drafter run prompts.jsonl &&
+        says '--window: 65 is not from 2 to 64' eval --model "$model" --drafter drafter.gguf --window 8,65 prompts.jsonl &&
+        says '--tree: 128 is not from 0 to 127' eval --model "$model" --drafter drafter.gguf --tree 128 prompts.jsonl
+}
+ok 'messages name the option, the file, the limit and the rule' messages
+# What is held out has the losses of both passes, as metrics.csv says; with proposals alone there is no second one.
+held_out() {
+    for o in dedit dflash; do
+        "$train" fit --model "$model" --output held-$o --objective $o --steps 4 --p1-only 1 --batch 4 --anchors 4 --held-out 0.3 data 2> log || return 1
+        python3 - held-$o/metrics.csv log $o << 'X' || return 1
+import csv, re, sys
+row = list(csv.DictReader(open(sys.argv[1])))[-1]
+line = [l for l in open(sys.argv[2], encoding="utf-8", errors="replace") if "held out P1" in l][-1]
+p1, tau1, p2 = re.search(r"held out P1 ([0-9.]+) τ ([0-9.]+)(.*)$", line.strip()).groups()
+assert abs(float(p1) - float(row["held_loss_p1"])) < 1e-3, (line, row)
+if sys.argv[3] == "dedit":
+    p2, tau2 = re.fullmatch(r" P2 ([0-9.]+) τ ([0-9.]+)", p2).groups()
+    assert abs(float(p2) - float(row["held_loss_p2"])) < 1e-3, (line, row)
+else:
+    assert p2 == "" and row["held_loss_p2"] == "", (line, row)
+X
+    done
+}
+ok 'fit: what is held out, of both passes' held_out
+# What makes no sense is refused, and leaves no folder behind that was not there before.
+nonsense() {
+    mkdir there || return 1
+    for o in '--heads 7:--heads 7: must be a multiple of --kv-heads, which is 2, the model.s' '--draft-vocab 321:--draft-vocab 321: the model has 320 tokens' \
+        '--steps 5 --p1-only 6:--p1-only 6: must be at most --steps 5' '--memory-limit 1K:memory' '--from nowhere:nowhere'; do
+        for out in new new/x/y/ there there/x; do
+            # shellcheck disable=SC2086 # words
+            says "${o#*:}" fit --quiet --model "$model" --output $out --steps 5 ${o%%:*} data && [ ! -e new ] && [ -d there ] && [ ! -e there/x ] || return 1
+        done
+    done
+    ln -s data/synth-00000.jsonl again.jsonl
+    says 'again.jsonl: is given twice, also as data/synth-00000.jsonl' fit --quiet --model "$model" --output new data again.jsonl && [ ! -e new ] || return 1
+    says 'synth-00000.jsonl: is given twice; ' fit --quiet --model "$model" --output new data/synth-00000.jsonl data/synth-00000.jsonl
+}
+ok 'fit: nonsense is refused, and no folder is left' nonsense
 damaged() {
     # Nothing is begun anew over a run that cannot be read, or that another process is in.
     cp -r run hurt || return 1

@@ -524,6 +524,51 @@ START_TEST(files_that_shrink_while_mapped)
 }
 END_TEST
 
+/* What is read is not written over, whatever name it is given by; nor are two outputs one file. */
+START_TEST(out_files_apart)
+{
+    struct error e = {0};
+    char a[520], folder[520], link[520], around[520], part[520], other[520];
+    snprintf(a, sizeof(a), "%s/a", test_tmpdir());
+    snprintf(folder, sizeof(folder), "%s/m", test_tmpdir());
+    snprintf(link, sizeof(link), "%s/link", test_tmpdir());
+    snprintf(around, sizeof(around), "%s/m/../a", test_tmpdir());
+    snprintf(part, sizeof(part), "%s/m/config.json", test_tmpdir());
+    snprintf(other, sizeof(other), "%s/m/../new", test_tmpdir());
+    ck_assert_int_eq(mkdir(folder, 0700), 0);
+    write_file(a, "x", 1);
+    write_file(part, "{}", 2);
+    ck_assert_int_eq(symlink(a, link), 0);
+
+    const char *const ins[] = {NULL, a, folder};
+    const char *const bad[] = {a, link, around, folder, part};
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        const struct out_use o[] = {{"--csv", NULL}, {"--svg", bad[i]}};
+        ck_fails(out_files_check(o, 2, ins, ARRAY_LEN(ins), &e), INVALID, &e);
+        ck_assert_ptr_nonnull(strstr(e.msg, "--svg: "));
+        ck_assert_ptr_nonnull(strstr(e.msg, bad[i]));
+    }
+    const char *const good[] = {in_tmp("new"), in_tmp("m/table.csv"), in_tmp("m/new.json"),
+                                "/dev/null"};
+    for (size_t i = 0; i < ARRAY_LEN(good); i++) {
+        const struct out_use o = {"--csv", good[i]};
+        ck_ok(out_files_check(&o, 1, ins, ARRAY_LEN(ins), &e), &e);
+    }
+    const struct out_use twice[] = {{"--csv", in_tmp("new")}, {"--svg", other}};
+    ck_fails(out_files_check(twice, 2, ins, ARRAY_LEN(ins), &e), INVALID, &e);
+    ck_assert_ptr_nonnull(strstr(e.msg, "what --csv writes"));
+    const struct out_use nowhere[] = {{"--csv", "/dev/null"}, {"--svg", "/dev/null"}};
+    ck_ok(out_files_check(nowhere, 2, ins, ARRAY_LEN(ins), &e), &e);
+    ck_assert(!file_is_same("/dev/null", "/dev/null"));
+    ck_assert(!file_is_same(in_tmp("new"), in_tmp("newer")));
+
+    ck_assert_int_eq(unlink(part), 0);
+    ck_assert_int_eq(unlink(link), 0);
+    ck_assert_int_eq(unlink(a), 0);
+    ck_assert_int_eq(rmdir(folder), 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("base-fd");
@@ -540,6 +585,7 @@ int main(void)
     tcase_add_test(t, folders);
     tcase_add_test(t, out_files);
     tcase_add_test(t, out_files_as_they_are);
+    tcase_add_test(t, out_files_apart);
     tcase_add_test(t, write_atomic_no_space);
     tcase_add_test(t, map);
     tcase_add_test(t, files_that_shrink_while_mapped);

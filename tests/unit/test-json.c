@@ -110,7 +110,8 @@ START_TEST(test_same_as_jansson)
         for (int k = 0; k < 300; k++) {
             char *s = mem_strndup(texts[i], len);
             for (uint64_t n = 1 + test_random(&seed) % 3; n > 0; n--) {
-                static const char some[] = "[]{}\",:0189.eE+-\\utfn \n\x80\xc3\xe2" "a";
+                static const char some[] = "[]{}\",:0189.eE+-\\utfn \n\x80\xc3\xe2"
+                                           "a";
                 s[test_random(&seed) % len] = some[test_random(&seed) % (sizeof(some) - 1)];
             }
             check_same(s, len);
@@ -136,6 +137,17 @@ START_TEST(test_messages)
     check_error("[1,\n 2\n x]", DEDIT_E_FORMAT, "f.json:3:2: ',' or ']' is missing");
     check_error("{\"a\": 1,\n\"b\"; 2}", DEDIT_E_FORMAT, "f.json:2:4: ':' is missing");
     check_error("{\"a\": 1, \"a\": 2}", DEDIT_E_FORMAT, "f.json:1:10: duplicate object key");
+    json_t *line = NULL;
+    struct error e = {0};
+    ck_fails(js_parse_line("{\"a\": x}", 8, "f.jsonl", 7, &line, &e), FORMAT, &e);
+    ck_assert_str_eq(e.msg, "f.jsonl:7:7: not a value of JSON");
+    ck_fails(js_parse_line("[]", 2, "f.jsonl", 7, &line, &e), FORMAT, &e);
+    ck_assert_str_eq(e.msg, "f.jsonl:7: must be a JSON object, is an array");
+    ck_fails(js_parse_line("\xfd"
+                           "7zXZ\0.",
+                           7, "f.xz", 1, &line, &e),
+             FORMAT, &e);
+    ck_assert_str_eq(e.msg, "f.xz: is compressed; \"xz -dk f.xz\" makes the file that is read");
     check_error("[\"abc", DEDIT_E_FORMAT, "f.json:1:2: the string is not closed");
     check_error("[\"a\\q\"]", DEDIT_E_FORMAT, "f.json:1:4: not an escape");
     check_error("[123456789012345678901]", DEDIT_E_FORMAT, "f.json:1:2: the integer");

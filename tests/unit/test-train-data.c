@@ -50,7 +50,7 @@ static const struct {
     const char *text, *message;
 } broken[] = {
     {"[]", "x.jsonl:7"},
-    {"{", "x.jsonl:7:1:2"},
+    {"{", "x.jsonl:7:2: "},
     {"{\"response_spans\":[]}", "\"ids\" is missing"},
     {"{\"ids\":[1]}", "\"response_spans\" is missing"},
     {"{\"ids\":[],\"response_spans\":[]}", "\"ids\" is empty"},

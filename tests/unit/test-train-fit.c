@@ -291,7 +291,7 @@ START_TEST(test_refusals)
     setup();
     struct fit_options o = options("a");
     o.memory_limit = 1u << 20;
-    refused(&o, DEDIT_E_LIMIT, "memory_limit");
+    refused(&o, DEDIT_E_LIMIT, "--memory-limit");
     o = options("a");
     o.window = 1;
     refused(&o, DEDIT_E_INVALID, "window");
@@ -328,28 +328,28 @@ START_TEST(test_mismatch)
     o.stop_after = 3;
     run(&o, 1);
     o.lr *= 2;
-    refused(&o, DEDIT_E_MISMATCH, "\"lr\"");
+    refused(&o, DEDIT_E_MISMATCH, "--lr");
     o.lr /= 2;
     o.layers = 2;
-    refused(&o, DEDIT_E_MISMATCH, "\"layers\" 1, now it is 2");
+    refused(&o, DEDIT_E_MISMATCH, "--layers 1, now it is 2");
     o.layers = 0; /* not said: as it was */
     o.draft_vocab = 32;
-    refused(&o, DEDIT_E_MISMATCH, "\"draft_vocab\" 48, now it is 32");
+    refused(&o, DEDIT_E_MISMATCH, "--draft-vocab 48, now it is 32");
     o.draft_vocab = 48;
     o.mask_token = VOCAB - 2;
-    refused(&o, DEDIT_E_MISMATCH, "\"mask_token\"");
+    refused(&o, DEDIT_E_MISMATCH, "--mask-token");
     o.mask_token = FIT_MASK_AUTO;
     o.window = 5;
-    refused(&o, DEDIT_E_MISMATCH, "\"window\" 4, now it is 5");
+    refused(&o, DEDIT_E_MISMATCH, "--window 4, now it is 5");
     o.window = 4;
     write_data("more.jsonl", 30, 3);
     const char *more = at("more.jsonl");
     o.data = &more;
-    refused(&o, DEDIT_E_MISMATCH, "\"data\"");
+    refused(&o, DEDIT_E_MISMATCH, "other data");
     o.from = at("a");
     o.out = at("b");
     o.heads = 64;
-    refused(&o, DEDIT_E_MISMATCH, "\"heads\"");
+    refused(&o, DEDIT_E_MISMATCH, "--heads");
     o.heads = 0;
     o.stop_after = 2;
     run(&o, 1);
@@ -453,6 +453,7 @@ START_TEST(test_widen)
     w.window = 0;
     w.from = at("a");
     w.steps = 3;
+    w.p1_only = 3;
     ck_ok(train_widen(&w, &err), &err);
     ck_ok(checkpoint_open(at("a"), &a, &err), &err);
     ck_ok(checkpoint_open(at("w"), &b, &err), &err);
@@ -555,7 +556,7 @@ START_TEST(test_from_drafter)
     ck_ok(train_export(&e, &err), &err);
     n.from = _i ? at("x.gguf") : at("hf");
     n.lr = 0; /* one step that changes nothing */
-    n.steps = 1;
+    n.steps = n.p1_only = 1;
     run(&n, 0);
     ck_ok(checkpoint_open(at("a"), &a, &err), &err);
     ck_ok(checkpoint_open(at("b"), &b, &err), &err);
