@@ -94,9 +94,23 @@ struct fwd_next {
     uint32_t pick; /* of the pass before: its token is fed; UINT32_MAX: the row's own */
     uint32_t n_vis, window_vis; /* of path and window_paths, at most what they are in the first */
 };
-/* Picks of one round, of a batch whose results are taken later. */
+/* Picks of one round, of a batch whose results are taken later.  With a tree: nodes first_node .. first_node +
+ * n_nodes - 1 of those of the batch, which follow each other, at most max_rows in all; picks have as many
+ * candidates. */
 struct fwd_span {
     uint32_t first, n;
+    uint32_t first_node, n_nodes; /* 0: a chain of the picks' tokens */
+};
+/* A node of such a tree, as ddtree_build makes it. */
+struct fwd_node {
+    uint32_t token;         /* UINT32_MAX: the tree has no more nodes */
+    uint32_t parent, depth; /* 0: the anchor, else a node, counted from 1 */
+};
+/* Rows of a target's batch for nodes of its drafter's last batch, behind the anchor's row: each has a path as long
+ * as the deepest node's, in a tail of its own, which begins with the sequence's slots; token, position and
+ * path are written by the backend. */
+struct fwd_tree {
+    uint32_t row0, n_rows, first_node;
 };
 struct fwd_batch {
     uint32_t n_rows;
@@ -117,6 +131,8 @@ struct fwd_batch {
      * that of the first pass that repeats an earlier one in its round, else of the last.  UINT32_MAX: the
      * row's own.  NULL: all rows have theirs. */
     const uint32_t *feed;
+    const struct fwd_tree *trees; /* with `feed`, rows ascending: rows that are fed with trees */
+    uint32_t n_trees;
     /* A drafter's layers with a sliding window: what each row sees there; NULL without such layers. */
     const struct dk_attn_row *window_paths;
     const uint32_t *tap_layers; /* residual stream after these layers, ascending */
@@ -172,12 +188,12 @@ struct backend {
                         const struct backend_options *o, enum backend_dtype dtype,
                         struct backend_memory *ret, struct error *err);
     /*
-     * Results of forward() of a batch with spans, which nobody has waited for, the tokens by pick that
-     * rows of the target are fed with, and the time that it took on the device; behind a forward() of the
-     * target.  NULL: no batch has spans.
+     * Results of forward() of a batch with spans, which nobody has waited for, the tokens by pick and the nodes
+     * that rows of the target are fed with, and the time that it took on the device; behind a forward() of
+     * the target.  NULL: no batch has spans.
      */
-    int (*collect)(struct backend_model *drafter, uint32_t *ret_tokens, uint64_t *ret_ns,
-                   struct error *err);
+    int (*collect)(struct backend_model *drafter, uint32_t *ret_tokens, struct fwd_node *ret_nodes,
+                   uint64_t *ret_ns, struct error *err);
     /*
      * Room for the taps of backend_options.tap_rows rows, n_taps * hidden floats each, in the memory
      * where forward() of the target and inject() of the drafter work: rows that point there stay

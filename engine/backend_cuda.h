@@ -65,6 +65,7 @@ struct cuda_draws {
     uint32_t *slots;              /* [max_rows] of rows with logits, for the walk */
     uint32_t *stops;              /* [CUDA_DRAW_STOPS] */
     struct dcu_feed_to *feeds;    /* [max_rows] tokens that the drafter has left on the device */
+    struct dcu_planted *trees;    /* [max_rows] and trees */
     struct dcu_entry *entries;    /* [CUDA_DRAW_CHANGES] */
 };
 /* What comes back, [max_rows] each, by row with logits. */
@@ -82,11 +83,15 @@ struct cuda_picks {
     struct dcu_feed *feeds; /* by row of the batch, behind the picks: one copy */
     struct dcu_span *spans; /* of a batch whose results are taken later, behind them */
     struct dcu_picked *picked;
-    struct dcu_logprob *top;    /* ...[DCU_MAX_TOP] */
-    uint32_t *of;               /* host: of the batch's picks, UINT32_MAX: none */
-    uint32_t *target_ids;       /* device: [draft_vocab], NULL: the same ids */
-    struct dcu_picked *history; /* device: [DRAFT_MAX_PASSES][max_rows], of such a batch */
-    uint32_t *tokens;           /* what its rounds end with */
+    struct dcu_logprob *top; /* ...[DCU_MAX_TOP] */
+    uint32_t *of;            /* host: of the batch's picks, UINT32_MAX: none */
+    uint32_t *target_ids;    /* device: [draft_vocab], NULL: the same ids */
+    /* Of a batch whose results are taken later. */
+    struct dcu_picked *history;      /* device: [DRAFT_MAX_PASSES][max_rows] */
+    struct dcu_logprob *top_history; /* device: ...[DCU_MAX_TOP] */
+    uint32_t *tokens;                /* what its rounds end with */
+    uint32_t *ends;                  /* device: the passes that they end with */
+    struct dcu_grown *grown;         /* and their trees */
 };
 
 /* Activations, [max_rows][ld] each; ld in floats. */
@@ -165,6 +170,8 @@ struct cuda_rows {
     bool picks;        /* some rows are a drafter's picks */
     uint32_t n_passes; /* of a drafter, at least 1 */
     uint32_t n_fed;    /* of a target: rows whose tokens the drafter has left on the device */
+    uint32_t n_trees;  /* ... and trees */
+    uint32_t n_grown;  /* of a drafter: nodes of the trees that it leaves there */
     bool held;         /* of a drafter: nobody waits */
 };
 
@@ -211,7 +218,7 @@ struct cuda_model {
     dcu_event staged[2];
     dcu_event passes[2]; /* of a drafter: around the batch that is held */
     struct cuda_held held;
-    const uint32_t *drafted; /* of a target: its drafter's picks.tokens */
+    const struct cuda_picks *drafted; /* of a target: its drafter's s.picks */
     struct cuda_graphs graphs;
 
     struct backend_memory mem;
@@ -306,10 +313,6 @@ int cuda_draws_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda
                     struct error *err);
 int cuda_draws_send(struct cuda_model *m, const struct fwd_batch *b, const struct cuda_rows *c,
                     struct error *err);
-/* Rows that are fed with drafts on the device: which, and, once all was sent, the launch for it. */
-int cuda_feeds_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda_rows *c,
-                    struct error *err);
-int cuda_feeds_take(struct cuda_model *m, const struct cuda_rows *c, struct error *err);
 /* Launches for logits of n rows, the first of them being row i of those with logits. */
 int cuda_draws_sample(struct cuda_model *m, const struct cuda_rows *c, uint32_t i, uint32_t n,
                       struct error *err);
@@ -335,17 +338,32 @@ int cuda_picks_send(struct cuda_model *m, const struct fwd_batch *b, const struc
 int cuda_picks_choose(struct cuda_model *m, uint32_t i, uint32_t n, struct error *err);
 /* The rows that the next pass begins with. */
 int cuda_picks_next(struct cuda_model *m, const struct cuda_rows *c, struct error *err);
-/* Behind a pass of a batch that is held, and behind the last one. */
-int cuda_picks_keep(struct cuda_model *m, const struct cuda_rows *c, uint32_t pass,
-                    struct error *err);
-int cuda_picks_settle(struct cuda_model *m, const struct fwd_batch *b, const struct cuda_rows *c,
-                      struct error *err);
+/* Of picks *first .. *end - 1: from the first to the last one that has candidates; false: none has. */
+bool cuda_picks_with_top(const struct cuda_model *m, uint32_t *first, uint32_t *end);
 int cuda_picks_fetch(struct cuda_model *m, uint32_t pass, uint32_t i, uint32_t n,
                      struct error *err);
 void cuda_picks_deliver(const struct cuda_model *m, const struct fwd_batch *b,
                         const struct cuda_rows *c);
 /* A drafter's ids to the device, once. */
 int cuda_picks_upload(struct cuda_model *m, struct error *err);
+
+/* ---- backend_cuda_feed.c --------------------------------------------------------------------------- */
+
+/* A drafter's batch that is held: its rounds, with its picks; its time begins; behind each pass; behind the last
+ * one. */
+int cuda_feeds_spans(struct cuda_model *m, const struct fwd_batch *b, struct cuda_rows *c,
+                     struct error *err);
+int cuda_feeds_begin(struct cuda_model *m, struct error *err);
+int cuda_feeds_keep(struct cuda_model *m, const struct cuda_rows *c, uint32_t pass,
+                    struct error *err);
+int cuda_feeds_hold(struct cuda_model *m, const struct fwd_batch *b, const struct cuda_rows *c,
+                    struct error *err);
+int cuda_collect(struct backend_model *drafter, uint32_t *ret_tokens, struct fwd_node *ret_nodes,
+                 uint64_t *ret_ns, struct error *err);
+/* A target's rows that are fed with drafts on the device: which, and, once all was sent, the launches for it. */
+int cuda_feeds_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda_rows *c,
+                    struct error *err);
+int cuda_feeds_take(struct cuda_model *m, const struct cuda_rows *c, struct error *err);
 
 /* ---- backend_cuda_graph.c -------------------------------------------------------------------------- */
 
@@ -359,13 +377,14 @@ uint32_t cuda_graph_bucket(uint32_t n, uint32_t most);
 int cuda_graph_run(struct cuda_model *m, const struct cuda_shape *shape, cuda_enqueue enqueue,
                    void *arg, struct error *err);
 
-/* ---- backend_cuda_forward.c ------------------------------------------------------------------------ */
+/* ---- backend_cuda_layer.c -------------------------------------------------------------------------- */
 
 /* The form of activations that products with w read, DCU_FORM_...; and rows in such forms, for the next products. */
 unsigned cuda_form_of(const struct dcu_weight *w);
 int cuda_prepare(struct cuda_model *m, struct dcu_prep p, struct error *err);
+
+/* ---- backend_cuda_forward.c ------------------------------------------------------------------------ */
+
 int cuda_forward(struct backend_model *m, const struct fwd_batch *b, struct error *err);
-int cuda_collect(struct backend_model *drafter, uint32_t *ret_tokens, uint64_t *ret_ns,
-                 struct error *err);
 int cuda_inject(struct backend_model *drafter, const struct ctx_row *rows, uint32_t n,
                 struct error *err);

@@ -135,7 +135,9 @@ int cuda_batch_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda
     int r = b->n_draws ? cuda_draws_fill(m, b, ret, err) : 0;
     if (r == 0 && b->feed)
         r = cuda_feeds_fill(m, b, ret, err);
-    return r == 0 && b->n_picks ? cuda_picks_fill(m, b, ret, err) : r;
+    if (r == 0 && b->n_picks)
+        r = cuda_picks_fill(m, b, ret, err);
+    return r == 0 && b->spans ? cuda_feeds_spans(m, b, ret, err) : r;
 }
 
 bool cuda_taps_kept(const struct cuda_model *m, const float *taps, uint32_t *ret)

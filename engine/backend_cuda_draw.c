@@ -138,36 +138,6 @@ int cuda_draws_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda
     return 0;
 }
 
-/* Rows that nobody samples have nodes as well, which nobody reads. */
-int cuda_feeds_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda_rows *c,
-                    struct error *err)
-{
-    const struct cuda_batch *rows = &m->p.batch;
-    uint32_t fed = 0;
-    if (!m->drafted)
-        return ERR(err, INTERNAL, "rows of drafts without a drafter");
-    for (uint32_t i = 0; i < c->n_head; i++) {
-        const uint32_t r = rows->live_index[rows->head_index[i]];
-        if (b->feed[r] != UINT32_MAX)
-            m->p.draws.feeds[c->n_fed++] = (struct dcu_feed_to){b->feed[r], r, i};
-    }
-    for (uint32_t r = 0; r < c->n; r++)
-        fed += b->feed[r] != UINT32_MAX;
-    return fed == c->n_fed ? 0 : ERR(err, INTERNAL, "a draft's row where no token is chosen");
-}
-
-int cuda_feeds_take(struct cuda_model *m, const struct cuda_rows *c, struct error *err)
-{
-    const struct cuda_scratch *t = &m->s;
-    const struct dcu_verify p = {.n = c->n_fed,
-                                 .feeds = t->draws.feeds,
-                                 .tokens = m->drafted,
-                                 .rows = t->batch.rows,
-                                 .nodes = t->draws.nodes};
-    CUDA_DO(m, err, "drafts to verify", m->api->verify(m->stream, &p));
-    return 0;
-}
-
 int cuda_draws_send(struct cuda_model *m, const struct fwd_batch *b, const struct cuda_rows *c,
                     struct error *err)
 {
@@ -177,6 +147,8 @@ int cuda_draws_send(struct cuda_model *m, const struct fwd_batch *b, const struc
     const char *end = (const char *)(h->requests + b->n_draws);
     if (entries)
         end = (const char *)(h->entries + entries);
+    else if (c->n_trees)
+        end = (const char *)(h->trees + c->n_trees);
     else if (c->n_fed)
         end = (const char *)(h->feeds + c->n_fed);
     else if (c->walks)

@@ -175,7 +175,10 @@ static void name_regions(struct cuda_model *m)
         name(p->feeds, rows * sizeof(*p->feeds));
         name(p->spans, rows * sizeof(*p->spans));
         name(p->history, DRAFT_MAX_PASSES * rows * sizeof(*p->history));
+        name(p->top_history, DRAFT_MAX_PASSES * rows * DCU_MAX_TOP * sizeof(*p->top_history));
         name(p->tokens, rows * sizeof(*p->tokens));
+        name(p->ends, rows * sizeof(*p->ends));
+        name(p->grown, rows * sizeof(*p->grown));
         name(p->picked, rows * sizeof(*p->picked));
         name(p->top, rows * DCU_MAX_TOP * sizeof(*p->top));
         if (p->target_ids)
@@ -187,6 +190,7 @@ static void name_regions(struct cuda_model *m)
     name(s->draws.slots, rows * sizeof(*s->draws.slots));
     name(s->draws.stops, CUDA_DRAW_STOPS * sizeof(*s->draws.stops));
     name(s->draws.feeds, rows * sizeof(*s->draws.feeds));
+    name(s->draws.trees, rows * sizeof(*s->draws.trees));
     name(s->draws.entries, CUDA_DRAW_CHANGES * sizeof(*s->draws.entries));
     name(s->drawn.choices, rows * sizeof(*s->drawn.choices));
     name(s->drawn.n_logprobs, rows * sizeof(*s->drawn.n_logprobs));
@@ -334,7 +338,7 @@ int cuda_load_drafter(struct backend_model *target, struct model_file *f, enum b
     if (!m->own_embed)
         m->embed = t->embed;
     t->kept = m->kept;
-    t->drafted = m->s.picks.tokens;
+    t->drafted = &m->s.picks;
     *ret = (void *)m;
     return 0;
 }
@@ -348,7 +352,7 @@ void cuda_free(struct backend_model *model)
     (void)a->device_use(m->opt.device);
     if (m->target && m->target->kept.mem == m->kept.mem)
         m->target->kept = (struct cuda_kept){0};
-    if (m->target && m->target->drafted == m->s.picks.tokens)
+    if (m->target && m->target->drafted == &m->s.picks)
         m->target->drafted = NULL;
     if (m->stream) /* moves and features may be on their way */
         (void)a->stream_wait(m->stream);

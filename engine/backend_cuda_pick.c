@@ -64,10 +64,6 @@ int cuda_picks_fill(struct cuda_model *m, const struct fwd_batch *b, const struc
         h->of[i] = picked ? k : UINT32_MAX;
         h->picks[i] = picked ? pick_of(&b->picks[k]) : (struct dcu_pick){.inv_t = 0};
     }
-    if (c->held && (c->n_head != b->n_picks || b->n_spans > m->opt.max_rows))
-        return ERR(err, INTERNAL, "results that wait are picks");
-    for (uint32_t i = 0; i < b->n_spans && c->held; i++)
-        h->spans[i] = (struct dcu_span){b->spans[i].first, b->spans[i].n};
     return c->n_passes > 1 ? fill_feeds(m, b, c, err) : 0;
 }
 
@@ -119,30 +115,14 @@ int cuda_picks_next(struct cuda_model *m, const struct cuda_rows *c, struct erro
     return 0;
 }
 
-int cuda_picks_keep(struct cuda_model *m, const struct cuda_rows *c, uint32_t pass,
-                    struct error *err)
+bool cuda_picks_with_top(const struct cuda_model *m, uint32_t *first, uint32_t *end)
 {
-    const struct cuda_picks *d = &m->s.picks;
-    CUDA_DO(m, err, "drafts",
-            m->api->copy(m->stream, d->history + (size_t)pass * m->opt.max_rows, d->picked,
-                         c->n_head * sizeof(*d->picked)));
-    return 0;
-}
-
-int cuda_picks_settle(struct cuda_model *m, const struct fwd_batch *b, const struct cuda_rows *c,
-                      struct error *err)
-{
-    const struct dcu_settle p = {.n_spans = b->n_spans,
-                                 .n_passes = c->n_passes,
-                                 .spans = m->s.picks.spans,
-                                 .history = m->s.picks.history,
-                                 .ldh = m->opt.max_rows,
-                                 .tokens = m->s.picks.tokens};
-    CUDA_DO(m, err, "what rounds end with", m->api->settle(m->stream, &p));
-    CUDA_DO(m, err, "what rounds end with",
-            m->api->copy_out(m->stream, m->p.picks.tokens, m->s.picks.tokens,
-                             c->n_head * sizeof(*m->p.picks.tokens)));
-    return 0;
+    const struct dcu_pick *h = m->p.picks.picks;
+    while (*first < *end && h[*first].n_top == 0)
+        ++*first;
+    while (*first < *end && h[*end - 1].n_top == 0)
+        --*end;
+    return *first < *end;
 }
 
 /* Where the results of a pass are pinned. */
@@ -157,13 +137,8 @@ int cuda_picks_fetch(struct cuda_model *m, uint32_t pass, uint32_t i, uint32_t n
     CUDA_DO(m, err, "drafts",
             m->api->copy_out(m->stream, h->picked + place(m, pass, i), d->picked + i,
                              n * sizeof(*h->picked)));
-    uint32_t first = i, end = i;
-    for (uint32_t j = i; j < i + n; j++)
-        if (h->picks[j].n_top) {
-            first = end == i ? j : first;
-            end = j + 1;
-        }
-    if (end > first)
+    uint32_t first = i, end = i + n;
+    if (cuda_picks_with_top(m, &first, &end))
         CUDA_DO(m, err, "candidates",
                 m->api->copy_out(m->stream, h->top + place(m, pass, first) * DCU_MAX_TOP,
                                  d->top + (size_t)first * DCU_MAX_TOP,

@@ -56,6 +56,7 @@ static void carve_draws(struct carver *c, struct cuda_draws *d, struct cuda_draw
     d->slots = carve(c, rows, sizeof(*d->slots));
     d->stops = carve(c, CUDA_DRAW_STOPS, sizeof(*d->stops));
     d->feeds = carve(c, rows, sizeof(*d->feeds));
+    d->trees = carve(c, rows, sizeof(*d->trees));
     d->entries = carve(c, CUDA_DRAW_CHANGES, sizeof(*d->entries));
     r->choices = carve(c, rows, sizeof(*r->choices));
     r->n_logprobs = carve(c, rows, sizeof(*r->n_logprobs));
@@ -69,6 +70,7 @@ static void carve_picks(struct carver *c, struct cuda_picks *p, size_t rows, siz
     p->feeds = carve(c, rows, sizeof(*p->feeds));
     p->spans = carve(c, rows, sizeof(*p->spans));
     p->tokens = carve(c, rows, sizeof(*p->tokens));
+    p->grown = carve(c, rows, sizeof(*p->grown));
     p->picked = carve(c, passes * rows, sizeof(*p->picked));
     p->top = carve(c, passes * rows * DCU_MAX_TOP, sizeof(*p->top));
 }
@@ -134,6 +136,9 @@ int cuda_scratch_layout(const struct model_config *cfg, const struct backend_opt
     if (d) {
         carve_picks(&c, &s->picks, rows, 1);
         s->picks.history = carve(&c, DRAFT_MAX_PASSES * rows, sizeof(*s->picks.history));
+        s->picks.top_history =
+            carve(&c, DRAFT_MAX_PASSES * rows * DCU_MAX_TOP, sizeof(*s->picks.top_history));
+        s->picks.ends = carve(&c, rows, sizeof(*s->picks.ends));
         s->picks.target_ids =
             d->target_ids ? carve(&c, d->draft_vocab, sizeof(*s->picks.target_ids)) : NULL;
     } else {

@@ -52,9 +52,12 @@ static int make_buffers(struct drafter *d, struct error *err)
         d->window_paths = mem_array(rows, sizeof(*d->window_paths));
     if (d->backend->passes)
         d->next = mem_array(rows, sizeof(*d->next));
+    if (d->backend->collect)
+        d->nodes = mem_array(rows, sizeof(*d->nodes));
     if (!d->rows || !d->tails || !d->context || !d->blocks || !d->spans || !d->tokens ||
         !d->picks || !d->chosen || !d->top || !d->logp || !d->logits || !d->noise || !d->scores ||
-        !d->ids || (d->cfg->sliding && !d->window_paths) || (d->backend->passes && !d->next))
+        !d->ids || (d->cfg->sliding && !d->window_paths) || (d->backend->passes && !d->next) ||
+        (d->backend->collect && !d->nodes))
         return ERR_NOMEM(err);
     return drafter_make_runs(d, err);
 }
@@ -112,6 +115,7 @@ struct drafter *drafter_free(struct drafter *d)
     mem_free(d->context);
     mem_free(d->blocks);
     mem_free(d->spans);
+    mem_free(d->nodes);
     mem_free(d->tokens);
     mem_free(d->picks);
     mem_free(d->chosen);

@@ -45,8 +45,9 @@ struct drafter {
     struct ctx_row *context;          /* [max_rows] */
     struct drafter_block *blocks;     /* [max_rows / 2] */
     struct fwd_span *spans;           /* of the blocks' picks */
-    uint32_t *tokens;                 /* [max_rows] */
-    float *logits;                    /* [n_logit_rows][draft_vocab] */
+    struct fwd_node *nodes; /* [max_rows] of their trees, NULL where the host waits for each call */
+    uint32_t *tokens;       /* [max_rows] */
+    float *logits;          /* [n_logit_rows][draft_vocab] */
     size_t logits_bytes;
     uint32_t n_logit_rows;
     struct pick *picks;      /* [n_logit_rows] */

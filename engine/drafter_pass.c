@@ -85,10 +85,17 @@ static void make_room(struct drafter *d, uint32_t chosen, uint32_t n_passes)
                                          .logp = d->logp + (size_t)i * DRAFTER_MAX_PICK};
 }
 
-/* How many picks there are, and how many of them the backend makes. */
+/* How many picks there are, how many of them the backend makes, and the most nodes of their trees. */
 struct wanted {
-    uint32_t picks, chosen;
+    uint32_t picks, chosen, nodes;
 };
+
+/* Nodes of the tree of a round, at most; 0: it ends in a chain. */
+static uint32_t tree_nodes(const struct draft_round *r)
+{
+    return r->method == DRAFT_DDTREE ? least(least(r->tree_budget, r->max_nodes), DRAFTER_MAX_PICK)
+                                     : 0;
+}
 
 /* The blocks of entries [0, n), whose rows and logits fit, and what is wanted of them. */
 static struct wanted prepare(struct drafter *d, const struct draft_entry *entries, uint32_t n,
@@ -103,14 +110,16 @@ static struct wanted prepare(struct drafter *d, const struct draft_entry *entrie
         const bool device = d->backend->picks && !draws;
         d->blocks[i] =
             next_block(d, &entries[i], d->tokens + rows, device ? NULL : d->logits + w.picks * dv);
-        d->spans[i] = (struct fwd_span){w.picks, r->window - 1};
-        uint32_t n_top = r->method == DRAFT_DDTREE ? least(r->tree_budget, r->max_nodes) : 0;
+        const uint32_t n_top = tree_nodes(r);
+        d->spans[i] = (struct fwd_span){
+            .first = w.picks, .n = r->window - 1, .first_node = w.nodes, .n_nodes = n_top};
+        w.nodes += n_top;
         for (uint32_t k = 1; k < r->window; k++, w.picks++) {
             struct pick *p = &d->picks[w.picks];
             *p = (struct pick){.round = r,
                                .logits = d->logits + w.picks * dv,
                                .pos = (uint64_t)entries[i].seq->n_kv + k,
-                               .n_top = least(n_top, DRAFTER_MAX_PICK),
+                               .n_top = n_top,
                                .q = draws ? r->q + (size_t)(k - 1) * d->target_vocab : NULL,
                                .device = device,
                                .top = d->top + (size_t)w.picks * DRAFTER_MAX_PICK,
@@ -190,32 +199,46 @@ int drafter_pass(void *self, struct draft_entry *entries, uint32_t n, struct err
     return 0;
 }
 
-/* Chains alone: a tree's nodes are the host's to choose. */
 bool drafter_may_begin(void *self, const struct draft_entry *entries, uint32_t n)
 {
     const struct drafter *d = self;
-    uint32_t rows = 0, picks = 0;
+    uint32_t rows = 0, picks = 0, nodes = 0;
     if (!d->backend->collect || n == 0)
         return false;
     for (uint32_t i = 0; i < n; i++) {
         const struct draft_round *r = entries[i].round;
-        if (r->pass || r->each_pass || r->draw || r->method == DRAFT_DDTREE || r->window < 2 ||
-            r->window > DRAFT_MAX_WINDOW || r->passes != entries[0].round->passes ||
-            r->passes > d->n_at_once)
+        if (r->pass || r->each_pass || r->draw || r->window < 2 || r->window > DRAFT_MAX_WINDOW ||
+            r->passes != entries[0].round->passes || r->passes > d->n_at_once)
             return false;
         rows += r->window;
         picks += r->window - 1;
+        nodes += tree_nodes(r);
     }
-    return rows <= d->max_rows && picks <= d->n_logit_rows;
+    return rows <= d->max_rows && picks <= d->n_logit_rows && nodes <= d->max_rows;
 }
 
 int drafter_begin(void *self, struct draft_entry *entries, uint32_t n, struct error *err)
 {
     struct drafter *d = self;
     const struct wanted w = prepare(d, entries, n, entries[0].round->passes);
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
         entries[i].round->first_pick = d->spans[i].first;
+        entries[i].round->first_node = d->spans[i].first_node;
+    }
     return drafter_start_blocks(d, d->blocks, n, w.chosen, entries[0].round->passes, err);
+}
+
+/* Has the device built the tree of round r, too? */
+static bool same_tree(const struct draft_round *r, const struct fwd_node *nodes)
+{
+    const struct proposal *p = r->proposal;
+    bool same = true;
+    for (uint32_t i = 0; i < tree_nodes(r) && same; i++)
+        same = i < p->n
+                   ? nodes[i].token == p->tokens[i] && (int)nodes[i].parent == p->parent[i] + 1 &&
+                         nodes[i].depth == proposal_depth(p, i)
+                   : nodes[i].token == UINT32_MAX;
+    return same;
 }
 
 /* The target has verified what the device found to be the drafts; the host knows them by itself. */
@@ -225,7 +248,8 @@ static int check_fed(const struct drafter *d, const struct draft_entry *entries,
     for (uint32_t i = 0; i < n; i++) {
         const struct draft_round *r = entries[i].round;
         if (memcmp(r->tokens[r->pass - 1], d->tokens + r->first_pick,
-                   (r->window - 1) * sizeof(*d->tokens)) != 0)
+                   (r->window - 1) * sizeof(*d->tokens)) != 0 ||
+            !same_tree(r, d->nodes + r->first_node))
             return ERR(err, INTERNAL, "the device verified other drafts");
     }
     return 0;
@@ -239,7 +263,7 @@ int drafter_end(void *self, struct draft_entry *entries, uint32_t n, uint64_t *r
     for (uint32_t i = 0; i < n; i++)
         w.picks += entries[i].round->window - 1;
     w.chosen = w.picks;
-    int r = d->backend->collect(d->model, d->tokens, ret_ns, err);
+    int r = d->backend->collect(d->model, d->tokens, d->nodes, ret_ns, err);
     if (r < 0)
         return r;
     finish(d, entries, n, entries[0].round->passes, w);

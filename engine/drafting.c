@@ -450,12 +450,15 @@ bool drafting_may_start(struct engine *e)
            b->ops->may_begin(b->self, e->draft_entries, n);
 }
 
-/* A chain whose tokens are not known yet. */
+/* As many nodes as there may be, none of which is known yet: of a chain the tokens, of a tree nothing. */
 static void reserve_proposal(struct drafting_state *d)
 {
+    const struct draft_round *t = &d->round;
+    const bool tree = t->method == DRAFT_DDTREE;
+    const uint32_t n = least(tree ? t->tree_budget : t->window - 1, t->max_nodes);
     proposal_clear(&d->proposal);
-    for (uint32_t k = 0; k + 1 < d->round.window && k < d->round.max_nodes; k++)
-        (void)proposal_add(&d->proposal, 0, (int)k - 1, -1);
+    for (uint32_t k = 0; k < n; k++)
+        (void)proposal_add(&d->proposal, 0, tree ? -1 : (int)k - 1, -1);
     d->begun = true;
     d->phase = DRAFTING_READY;
 }

@@ -157,10 +157,12 @@ int engine_drafting_buffers(struct engine *e, struct error *err)
     e->taps_held = mem_calloc(rows, sizeof(*e->taps_held));
     e->context = mem_calloc(rows, sizeof(*e->context));
     e->draft_entries = mem_calloc(e->cfg.max_num_seqs, sizeof(*e->draft_entries));
-    if (e->space.backend->collect)
+    if (e->space.backend->collect) {
         e->feed = mem_array(e->cfg.max_num_batched_tokens, sizeof(*e->feed));
+        e->trees = mem_array(e->cfg.max_num_seqs, sizeof(*e->trees));
+    }
     return e->taps && e->taps_held && e->context && e->draft_entries &&
-                   (e->feed || !e->space.backend->collect)
+                   ((e->feed && e->trees) || !e->space.backend->collect)
                ? 0
                : ERR_NOMEM(err);
 }
@@ -438,6 +440,7 @@ struct engine *engine_free(struct engine *e)
     mem_free(e->context);
     mem_free(e->draft_entries);
     mem_free(e->feed);
+    mem_free(e->trees);
     size_t n = e->model ? (size_t)e->n_samplers * e->model->vocab_size : 0;
     mem_unmap_pages(e->work, n * sizeof(*e->work));
     mem_unmap_pages(e->work_ids, n * sizeof(*e->work_ids));

@@ -114,6 +114,8 @@ struct engine {
     struct draft_entry *draft_entries; /* [max_num_seqs] */
     uint32_t n_begun; /* of them, whose drafts the batch that is formed is fed with */
     uint32_t *feed; /* [max_num_batched_tokens], fwd_batch.feed; NULL where no batch can be fed */
+    struct fwd_tree *trees; /* [max_num_seqs] of it; NULL likewise */
+    uint32_t n_trees;
     struct controller controller;
     struct calibration *calibration; /* under way, or NULL */
     bool calibrated;                 /* it is done, or its result was read */

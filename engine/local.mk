@@ -22,11 +22,14 @@ libdedit_engine_a_SOURCES = \
 	%D%/backend_cuda_batch.c \
 	%D%/backend_cuda_blas.c \
 	%D%/backend_cuda_draw.c \
-	%D%/backend_cuda_pick.c \
+	%D%/backend_cuda_feed.c \
 	%D%/backend_cuda_forward.c \
 	%D%/backend_cuda_graph.c \
 	%D%/backend_cuda_inject.c \
+	%D%/backend_cuda_layer.c \
+	%D%/backend_cuda_layer.h \
 	%D%/backend_cuda_load.c \
+	%D%/backend_cuda_pick.c \
 	%D%/backend_cuda_scratch.c \
 	%D%/backend_cuda_weights.c \
 	%D%/chat.c \

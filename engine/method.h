@@ -75,6 +75,7 @@ struct draft_round {
     /* Written by the drafter, pass by pass. */
     uint32_t pass;       /* passes done */
     uint32_t first_pick; /* by begin(): its first draft, for fwd_batch.feed; the others follow */
+    uint32_t first_node; /* by begin(), of a tree: its first node, for fwd_tree */
     bool done;           /* the proposal is there */
     uint32_t tokens[DRAFT_MAX_PASSES][DRAFT_MAX_WINDOW - 1];  /* [pass][k]: draft of row k + 1 */
     float confidence[DRAFT_MAX_PASSES][DRAFT_MAX_WINDOW - 1]; /* of those tokens */

@@ -27,13 +27,31 @@ static void tree_rows(struct engine *e, struct batch_entry *b, struct fwd_row *r
     e->n_tails += seq_tree_tails(&b->r->seq, parent, b->n_rows);
 }
 
+static bool begun_tree(const struct batch_entry *b)
+{
+    return b->r->drafting->begun && b->r->drafting->round.method == DRAFT_DDTREE;
+}
+
+/* A tree that the device still has: no path is longer than the block is deep. */
+static void blank_rows(struct engine *e, struct batch_entry *b, struct fwd_row *rows)
+{
+    const struct drafting_state *d = b->r->drafting;
+    const uint32_t depth = d->round.window - 1 < b->n_nodes ? d->round.window - 1 : b->n_nodes;
+    seq_blank_rows(&b->r->seq, b->n_rows, depth, e->tails + e->n_tails, rows);
+    e->n_tails += seq_blank_tails(&b->r->seq, b->n_rows, depth);
+    e->trees[e->n_trees++] =
+        (struct fwd_tree){.row0 = b->row0, .n_rows = b->n_rows, .first_node = d->round.first_node};
+}
+
 /* Rows of drafts that the device still has. */
 static void feed_rows(const struct engine *e, const struct batch_entry *b)
 {
     uint32_t *feed = e->feed + b->row0;
     for (uint32_t i = 0; i < b->n_rows; i++)
         feed[i] = UINT32_MAX;
-    for (uint32_t i = 0; i < b->n_nodes && b->r->drafting->begun; i++)
+    if (b->n_nodes == 0 || !b->r->drafting->begun || begun_tree(b))
+        return;
+    for (uint32_t i = 0; i < b->n_nodes; i++)
         feed[i + 1] = b->r->drafting->round.first_pick + i;
 }
 
@@ -87,7 +105,10 @@ void round_rows(struct engine *e, struct batch_entry *b)
     if (b->again) {
         seq_rows(&r->seq, r->again_from, b->n_rows, rows);
     } else if (b->n_nodes) {
-        tree_rows(e, b, rows);
+        if (begun_tree(b))
+            blank_rows(e, b, rows);
+        else
+            tree_rows(e, b, rows);
         b->n_logits = b->n_rows;
     } else {
         seq_rows(&r->seq, r->seq.n_kv, b->n_rows, rows);
@@ -103,6 +124,20 @@ void round_rows(struct engine *e, struct batch_entry *b)
     if (r->drafting && r->drafting->context)
         for (uint32_t i = 0; i < b->n_rows; i++)
             rows[i].taps = drafting_taps(e, &e->taps_at);
+}
+
+void round_drafted(struct engine *e, struct batch_entry *b)
+{
+    const struct proposal *p = b->n_nodes ? &b->r->drafting->proposal : NULL;
+    struct fwd_row *rows = e->rows + b->row0;
+    if (!p)
+        return;
+    if (p->n < b->n_nodes) { /* rows without a node, at the end */
+        b->n_nodes = p->n;
+        b->n_rows = b->n_logits = 1 + p->n;
+    }
+    for (uint32_t i = 0; i < b->n_rows; i++)
+        rows[i].path.n_vis = rows[0].pos + 1 + (i ? proposal_depth(p, i - 1) : 0);
 }
 
 /* ---- the walk ------------------------------------------------------------------------------------ */

@@ -34,6 +34,8 @@ struct choice {
 
 /* Writes the rows of entry b (r->planned of them) to e->rows + b->row0, logits included. */
 void round_rows(struct engine *e, struct batch_entry *b);
+/* The proposal of entry b, which was not known when its rows were written, is there: it may be smaller. */
+void round_drafted(struct engine *e, struct batch_entry *b);
 /* Choices of all entries, on all threads: e->n_logits of them at most. */
 void round_choose(struct engine *e, uint32_t n_entries);
 /* Commits the choices of an entry, keeps the K/V of its path.  verify_ns: the target batch's time. */

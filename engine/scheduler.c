@@ -258,7 +258,7 @@ static int form_batch(struct engine *e, uint32_t *ret_rows, struct error *err)
     e->n_logits = 0;
     e->n_tails = 0;
     e->taps_at = 0;
-    e->n_draws = e->n_draw_changes = 0;
+    e->n_draws = e->n_draw_changes = e->n_trees = 0;
     plan_rows(e);
     /* Best rank first; make_room takes from worse ranks only, which have no rows yet. */
     for (uint32_t i = 0; i < e->n_running; i++) {
@@ -286,6 +286,8 @@ static int run_target(struct engine *e, uint32_t n_rows, struct error *err)
                           .draws = e->draws,
                           .n_draws = e->n_draws,
                           .feed = e->n_begun ? e->feed : NULL,
+                          .trees = e->trees,
+                          .n_trees = e->n_trees,
                           .tap_layers = e->drafter.tap_layers,
                           .n_taps = e->drafter.n_taps};
     return e->space.backend->forward(e->space.model, &b, err);
@@ -350,6 +352,8 @@ static int target_step(struct engine *e, bool drafts, struct error *err)
         r = drafting_collect(e, &drafted_ns, err);
     if (r < 0 || n == 0)
         return r;
+    for (int i = 0; i < n && drafts; i++)
+        round_drafted(e, &e->entries[i]);
     const uint64_t so_far = clock_now_ns() - t0;
     t0 += drafted_ns < so_far ? drafted_ns : so_far; /* two clocks */
     e->stats.steps++;

@@ -314,6 +314,31 @@ void seq_tree_rows(const struct seq *s, const uint32_t *tokens, const int32_t *p
     }
 }
 
+size_t seq_blank_tails(const struct seq *s, uint32_t n, uint32_t depth)
+{
+    return (size_t)n * (tail_prefix(s) + depth + 1);
+}
+
+void seq_blank_rows(const struct seq *s, uint32_t n, uint32_t depth, uint32_t *tails,
+                    struct fwd_row *rows)
+{
+    const uint32_t base = s->n_kv, before = tail_prefix(s);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t *tail = tails + i * (before + depth + 1), slot = seq_slot(s, base + i);
+        for (uint32_t j = 0; j < before; j++)
+            tail[j] = seq_slot(s, base - before + j);
+        for (uint32_t d = 0; d <= depth; d++)
+            tail[before + d] = slot;
+        rows[i] = (struct fwd_row){.token = s->tokens[base],
+                                   .pos = base,
+                                   .slot = slot,
+                                   .path = {.n_vis = base + depth + 1,
+                                            .tail_start = base - before,
+                                            .blocks = s->blocks,
+                                            .tail = tail}};
+    }
+}
+
 int seq_keep(struct seq *s, const struct seq_space *sp, const uint32_t *nodes, uint32_t n,
              struct error *err)
 {

@@ -76,6 +76,11 @@ void seq_share(const struct seq *s, struct kv_pool *pool, struct seq *ret);
 size_t seq_tree_tails(const struct seq *s, const int32_t *parent, uint32_t n);
 void seq_tree_rows(const struct seq *s, const uint32_t *tokens, const int32_t *parent, uint32_t n,
                    uint32_t *tails, struct fwd_row *rows);
+/* The anchor's row and those of n - 1 nodes whose tokens and parents a backend will find (fwd_tree): places and
+ * room for paths of depth `depth`, no more.  tails: room for seq_blank_tails(...) slots. */
+size_t seq_blank_tails(const struct seq *s, uint32_t n, uint32_t depth);
+void seq_blank_rows(const struct seq *s, uint32_t n, uint32_t depth, uint32_t *tails,
+                    struct fwd_row *rows);
 /* The nodes of one path (ascending) become part of the sequence: their K/V moves to where plain
  * decoding would have put it; nodes NULL: it was moved there, n nodes' of them.  The other nodes and
  * their blocks are dropped.  Tokens are the caller's to write. */

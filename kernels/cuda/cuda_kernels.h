@@ -391,7 +391,8 @@ int dcu_next(dcu_stream s, const struct dcu_next *p);
  * an earlier one, else of the last.
  */
 struct dcu_span {
-    uint32_t first, n; /* picks of one round */
+    uint32_t first, n;            /* picks of one round */
+    uint32_t first_node, n_nodes; /* its tree, of so many nodes at most; 0: a chain */
 };
 struct dcu_settle {
     uint32_t n_spans, n_passes;
@@ -399,6 +400,7 @@ struct dcu_settle {
     const struct dcu_picked *history; /* [n_passes][ldh] */
     size_t ldh;
     uint32_t *tokens; /* by pick */
+    uint32_t *ends;   /* [n_spans] that pass */
 };
 int dcu_settle(dcu_stream s, const struct dcu_settle *p);
 /* ... and into the rows and nodes of a target's batch. */
@@ -413,6 +415,48 @@ struct dcu_verify {
     struct dcu_node *nodes;
 };
 int dcu_verify(dcu_stream s, const struct dcu_verify *p);
+
+/*
+ * The trees of rounds (engine/ddtree.h), out of the candidates of the pass that each ends with.  Node i of a tree
+ * is its row i + 1; nodes that do not exist, for want of candidates, are children of the anchor with the token
+ * UINT32_MAX.
+ */
+#define DCU_MAX_NODES 127u
+struct dcu_grown {
+    uint32_t token;
+    uint32_t parent, depth; /* a row, 0 being the anchor's; 1 for its children */
+};
+struct dcu_grow {
+    uint32_t n_spans;
+    const struct dcu_span *spans;     /* [n_spans]; chains have none */
+    const uint32_t *ends;             /* of settle */
+    const struct dcu_picked *history; /* [n_passes][ldh] */
+    const struct dcu_logprob *top;    /* [n_passes][ldh][DCU_MAX_TOP] */
+    size_t ldh;
+    struct dcu_grown *nodes; /* of all trees */
+};
+int dcu_grow(dcu_stream s, const struct dcu_grow *p);
+/*
+ * ... and into the rows and nodes of a target's batch: tokens, positions and paths.  The rows of a tree stand next to
+ * each other among all, among those that the last layer goes on with, and among those with logits; they have
+ * their slots, and each a tail of its own that begins with the slots of tail_start .. pos - 1 and has room for
+ * the deepest node.
+ */
+struct dcu_planted {
+    uint32_t first_node;
+    uint32_t n_rows;          /* the anchor's included; at most 1 + DCU_MAX_NODES */
+    uint32_t row, live, node; /* of the anchor */
+    uint32_t pos;             /* of the anchor */
+};
+struct dcu_plant {
+    uint32_t n_trees;
+    const struct dcu_planted *trees; /* [n_trees] */
+    const struct dcu_grown *grown;
+    struct dcu_row *rows, *live;
+    uint32_t *words;
+    struct dcu_node *nodes;
+};
+int dcu_plant(dcu_stream s, const struct dcu_plant *p);
 
 /* Launchers and their arguments' types, for tables of them: X(name, (types)). */
 #define DCU_LAUNCHERS(X)                                                                           \
@@ -444,7 +488,9 @@ int dcu_verify(dcu_stream s, const struct dcu_verify *p);
     X(draft, (dcu_stream, const struct dcu_draft *))                                               \
     X(next, (dcu_stream, const struct dcu_next *))                                                 \
     X(settle, (dcu_stream, const struct dcu_settle *))                                             \
-    X(verify, (dcu_stream, const struct dcu_verify *))
+    X(verify, (dcu_stream, const struct dcu_verify *))                                             \
+    X(grow, (dcu_stream, const struct dcu_grow *))                                                 \
+    X(plant, (dcu_stream, const struct dcu_plant *))
 
 #ifdef __cplusplus
 }

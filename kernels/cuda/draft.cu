@@ -147,6 +147,8 @@ __global__ void __launch_bounds__(32) dcu_settle_kernel(settle_args p)
         }
     for (uint32_t k = threadIdx.x; k < b.n; k += 32)
         p.tokens[b.first + k] = h[end * p.ldh + k].token;
+    if (threadIdx.x == 0)
+        p.ends[blockIdx.x] = end;
 }
 
 extern "C" int dcu_settle(dcu_stream s, const struct dcu_settle *p)

@@ -16,6 +16,7 @@ cuda_sources = \
 	%D%/rows.cu \
 	%D%/runtime.cu \
 	%D%/sample.cu \
+	%D%/tree.cu \
 	%D%/vocab.cu \
 	%D%/walk.cu
 cuda_headers = \

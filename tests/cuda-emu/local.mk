@@ -92,7 +92,8 @@ pair_emu = %D%/pair-util.c %D%/pair-util.h $(backend_emu) \
 %C%_test_passes_SOURCES = %D%/test-passes.c $(pair_emu)
 %C%_test_passes_LDADD = $(engine_test_libs)
 check_PROGRAMS += %D%/test-walk %D%/test-one-wait
-%C%_test_one_wait_SOURCES = %D%/test-one-wait.c $(backend_emu) $(test_record)
+%C%_test_one_wait_SOURCES = %D%/test-one-wait.c $(backend_emu) $(test_record) \
+	tests/unit/draftergen.c tests/unit/draftergen.h tests/unit/modelgen.c tests/unit/modelgen.h
 %C%_test_one_wait_LDADD = $(engine_test_libs)
 %C%_test_walk_SOURCES = %D%/test-walk.c $(backend_emu) $(test_record)
 %C%_test_walk_LDADD = $(engine_test_libs)
@@ -107,6 +108,9 @@ check_PROGRAMS += %D%/test-kernels-rows %D%/test-kernels-attention
 check_PROGRAMS += %D%/test-kernels-sample
 %C%_test_kernels_sample_SOURCES = %D%/test-kernels-sample.c $(kernels_emu)
 %C%_test_kernels_sample_LDADD = libdedit-cuda-open.a $(engine_test_libs) -lm -ldl
+check_PROGRAMS += %D%/test-kernels-tree
+%C%_test_kernels_tree_SOURCES = %D%/test-kernels-tree.c $(kernels_emu)
+%C%_test_kernels_tree_LDADD = libdedit-cuda-open.a $(engine_test_libs) -ldl
 
 EXTRA_DIST += %D%/mutate.sh %D%/ptxas.sh
 if WITH_CUDA

@@ -42,7 +42,7 @@ mutant() {
     fi
 }
 
-echo 1..14
+echo 1..16
 mutant 1 'attention: a barrier less before the scores' attention.cu 1 '__syncthreads();' ';' test-kernels-attention
 mutant 2 'attention: a barrier less after the scores' attention.cu 2 '__syncthreads();' ';' test-kernels-attention
 mutant 3 'attention: a wrong entry of a tail' attention.cu 1 'p - r.tail_start]' 'p - r.tail_start + 1]' test-kernels-attention
@@ -57,4 +57,6 @@ mutant 11 'vocabulary: a barrier less' vocab.cuh 2 '__syncthreads();' ';' test-k
 mutant 12 'the engine: K of another accepted node' attention.cu 1 'from[i]' 'from[i ? i - 1 : 0]' test-engine
 mutant 13 'the engine: V of an accepted node left where it was' attention.cu 2 'from[i]' 'to[i]' test-engine
 mutant 14 'the engine: a wrong node of a path' attention.cu 1 'words[r.tail + p - r.tail_start]' 'words[r.tail]' test-engine
+mutant 15 'the engine: the best sibling in the place of each' tree.cu 1 'list[o.rank].token' 'list[0].token' test-engine
+mutant 16 'the engine: siblings of a tree as children of each other' tree.cu 1 'o.parent == NONE ? 0 : o.parent + 1' 'n' test-engine
 rm -rf "$work"

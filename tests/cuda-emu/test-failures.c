@@ -206,14 +206,62 @@ static int run_through(struct engine *e, struct error *ret)
     return last;
 }
 
-/* A drafted request whose n-th call fails, for all n: it ends with the error, or with the tokens of plain
- * decoding on the CPU.  From launches, and from graphs that are there: an engine that gave one up makes
- * room for another. */
+/* What drafts, and what runs it: launches, graphs that are captured on the way, or graphs that are there. */
+enum state { LAUNCHED, CAPTURED, REPLAYED };
+static const struct {
+    enum draft_method methods[2]; /* of as many requests, which run together */
+    uint32_t n;
+    enum state state;
+} runs[] = {
+    {{DRAFT_DFLASH}, 1, LAUNCHED},
+    {{DRAFT_DFLASH}, 1, REPLAYED},
+    {{DRAFT_DEDIT}, 1, LAUNCHED},
+    {{DRAFT_DEDIT}, 1, REPLAYED},
+    {{DRAFT_DDTREE}, 1, LAUNCHED},
+    {{DRAFT_DDTREE}, 1, CAPTURED},
+    {{DRAFT_DDTREE}, 1, REPLAYED},
+    {{DRAFT_DFLASH, DRAFT_DDTREE}, 2, LAUNCHED}, /* one batch is fed with a chain and a tree */
+    {{DRAFT_AUTO}, 1, LAUNCHED},                 /* passes one by one */
+};
+enum { RUNS = sizeof(runs) / sizeof(*runs) };
+
+/* Those of a run, together: the last failure. */
+static int run_requests(struct engine *e, struct engine_request *q, int run,
+                        struct test_request got[2], struct error *err)
+{
+    for (uint32_t i = 0; i < runs[run].n; i++) {
+        q->drafting.method = runs[run].methods[i];
+        q->drafting.window = q->drafting.method == DRAFT_AUTO ? 0 : 4;
+        got[i] = (struct test_request){0};
+        ck_ok(test_submit(e, q, &got[i], err), err);
+    }
+    return run_through(e, err);
+}
+
+/* Each has the tokens of plain decoding, or ended with the error r, which tells what has failed. */
+static void all_told(int run, struct test_request got[2], const struct test_request *want, int r,
+                     const struct error *err, long n)
+{
+    unsigned told = 0;
+    ck_assert_msg(r == 0 || strstr(err->msg, "cudaError"), "call %ld: %s", n, err->msg);
+    for (uint32_t i = 0; i < runs[run].n; i++) {
+        ck_assert(got[i].finished);
+        if (got[i].error == 0)
+            test_same_output(&got[i], want, draft_method_name(runs[run].methods[i]));
+        else
+            ck_assert_int_eq(got[i].error, r);
+        told += got[i].error != 0;
+        test_request_done(&got[i]);
+    }
+    ck_assert((r < 0) == (told > 0));
+}
+
+/* Drafted requests whose n-th call fails, for all n: they end with the error, or with the tokens of plain
+ * decoding on the CPU, and leave nothing behind.  An engine that gave a graph up makes room for another. */
 START_TEST(requests)
 {
-    static const enum draft_method methods[] = {DRAFT_DEDIT, DRAFT_DEDIT, DRAFT_DDTREE};
-    const bool replayed = _i > 0;
-    static struct test_request want, got;
+    const enum state state = runs[_i].state;
+    static struct test_request want, got[2];
     struct error err = {0};
     uint32_t prompt[5];
     struct engine_config c = config();
@@ -224,43 +272,32 @@ START_TEST(requests)
     e = engine_free(e);
     c.device = "emu";
     c.drafter = drafter;
-    setenv("DEDIT_CUDA_GRAPHS", replayed ? "on" : "off", 1);
-    q.drafting.method = methods[_i];
+    setenv("DEDIT_CUDA_GRAPHS", state == LAUNCHED ? "off" : "on", 1);
     bool reached = false;
     unsigned failed = 0, whole = 0;
     for (long n = 0; !reached; n++) {
         if (!e) {
             e = test_engine(target, &c);
-            for (int i = 0; replayed && i < 2; i++) {
-                test_generate(e, &q, &got);
-                test_request_done(&got);
-            }
+            for (int i = 0; i < (int)state; i++)
+                all_told(_i, got, &want, run_requests(e, &q, _i, got, &err), &err, -1);
         }
-        uint64_t before = emu_replays();
-        struct emu_counts c0;
-        got = (struct test_request){0};
-        ck_ok(test_submit(e, &q, &got, &err), &err);
-        c0 = emu_counts_now();
+        const uint64_t before = emu_replays(), calls = emu_counts_now().calls;
         emu_fail(n, UNKNOWN, false);
-        int r = run_through(e, &err);
+        const int r = run_requests(e, &q, _i, got, &err);
         emu_fail(-1, 0, false);
-        reached = calls_since(c0.calls) <= (uint64_t)n;
-        ck_assert(!reached || (emu_replays() > before) == replayed);
-        ck_assert(got.finished);
-        ck_assert_int_eq(got.error, r);
-        ck_assert_msg(r == 0 || strstr(err.msg, "cudaError"), "call %ld: %s", n, err.msg);
-        if (r == 0)
-            test_same_output(&got, &want, draft_method_name(q.drafting.method));
+        reached = calls_since(calls) <= (uint64_t)n;
+        ck_assert(!reached || r == 0);
+        ck_assert(!reached || (emu_replays() > before) == (state != LAUNCHED));
+        all_told(_i, got, &want, r, &err, n);
         failed += r < 0;
         whole += r == 0;
-        test_request_done(&got);
         test_engine_idle(e);
-        if (reached || (replayed && r == 0))
+        if (reached || state == CAPTURED || (state == REPLAYED && r == 0))
             e = engine_free(e);
         ck_assert_int_lt(n, MOST);
     }
     ck_assert_uint_gt(failed, 10);
-    ck_assert_uint_gt(whole, replayed ? 3 : 0); /* by launches, after the graph */
+    ck_assert_uint_gt(whole, state != LAUNCHED ? 3 : 0); /* by launches, after the graph */
     test_request_done(&want);
     emu_nothing_left("drafted requests", 0);
 }
@@ -388,7 +425,7 @@ int main(void)
     tcase_add_test(t, launches);
     tcase_add_test(t, graphs);
     t = test_case(s, "requests");
-    tcase_add_loop_test(t, requests, 0, 3);
+    tcase_add_loop_test(t, requests, 0, RUNS);
     t = test_case(s, "for-good");
     tcase_add_test(t, codes);
     tcase_add_test(t, lost_in_loading);

@@ -571,12 +571,12 @@ END_TEST
 START_TEST(settles)
 {
     enum { LD = 200, PASSES = 8, SPANS = 6 };
-    static const struct dcu_span spans[SPANS] = {{0, 7},   {7, 63},   {70, 1},
-                                                 {71, 33}, {104, 32}, {136, 5}};
+    static const struct dcu_span spans[SPANS] = {{0, 7, 0, 0},   {7, 63, 0, 9},   {70, 1, 0, 0},
+                                                 {71, 33, 0, 0}, {104, 32, 0, 1}, {136, 5, 0, 0}};
     static const uint32_t repeats[SPANS][2] = {{1, 0}, {5, 2}, {7, 6}, {0, 0}, {7, 0}, {3, 2}};
     static struct dcu_picked history[PASSES][LD];
     struct rng r = {43};
-    uint32_t want[LD], got[LD];
+    uint32_t want[LD], got[LD], ends[SPANS];
     memset(want, 0xa5, sizeof(want));
     for (uint32_t p = 0; p < PASSES; p++)
         for (uint32_t k = 0; k < LD; k++)
@@ -600,11 +600,15 @@ START_TEST(settles)
                            .spans = dev_of(spans, sizeof(spans)),
                            .history = dev_of(history, sizeof(history)),
                            .ldh = LD,
-                           .tokens = dev_of(want, sizeof(want))};
+                           .tokens = dev_of(want, sizeof(want)),
+                           .ends = dev_new(sizeof(ends))};
     dev_put(p.tokens, memset(got, 0xa5, sizeof(got)), sizeof(got));
     dev_ok(dev->settle(dev_s, &p));
     dev_get(got, p.tokens, sizeof(got));
+    dev_get(ends, p.ends, sizeof(ends));
     ck_assert_mem_eq(got, want, sizeof(got));
+    for (uint32_t b = 0; b < SPANS; b++)
+        ck_assert_uint_eq(ends[b], _i == 0 ? 0 : repeats[b][0] ? repeats[b][0] : PASSES - 1);
 
     struct dcu_feed_to feeds[140];
     struct dcu_row rows[150] = {{0}}, rows_got[150];

@@ -1,23 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rounds whose passes and verification are enqueued together: a batch of the target is fed with drafts that the
- * host has not seen.  One wait a step, and the text of plain decoding, whatever else happens: penalties along
- * drafts, log-probabilities, ends inside a block, requests that come, are sent away and come back.
+ * Rounds whose passes and verification are enqueued together: a batch of the target is fed with drafts, or
+ * trees of them, that the host has not seen.  One wait a step, and the text of plain decoding, whatever else
+ * happens: penalties along drafts, log-probabilities, ends inside a block, requests that come, are sent away and
+ * come back, trees with fewer nodes than there is room for.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/backend_cuda.h"
 #include "engine/drafter_internal.h"
 #include "engine/engine_internal.h"
 #include "tests/cuda-emu/emu-util.h"
+#include "tests/unit/draftergen.h"
 #include "tests/unit/engine-util.h"
+#include "tests/unit/fixture.h"
 #include "tests/unit/record.h"
 #include "tests/unit/util.h"
 
 enum { OUT = 30, PROMPT = 13, CROWD = 6 }; /* three blocks each */
 
 static char target[512], drafter[512];
+static uint32_t length = OUT; /* tokens of an answer, at most OUT */
 
 /* blocks: of the K/V pool, 0: enough */
 static struct engine *open_engine(const char *device, uint32_t blocks)
@@ -44,7 +50,7 @@ static struct engine_request request_of(struct one *o, uint32_t i, struct test_r
     struct sampling_params *s = &q.sampling;
     sampling_params_init(s);
     s->temperature = i % 2 ? 0.8f : 0;
-    s->max_tokens = OUT;
+    s->max_tokens = length;
     s->seed = i;
     s->has_seed = true;
     s->ignore_eos = true;
@@ -54,7 +60,7 @@ static struct engine_request request_of(struct one *o, uint32_t i, struct test_r
     s->min_tokens = i == 4 ? 9 : 0;
     s->stop_ids = &o->stop;
     s->n_stop_ids = o->stop != UINT32_MAX;
-    *out = (struct test_record){.most = OUT};
+    *out = (struct test_record){.most = length};
     q.sink = test_record_sink(out);
     q.drafting.method = DRAFT_AR;
     return q;
@@ -72,7 +78,7 @@ static void plain_text(struct engine *cpu, struct one *o, uint32_t i)
         o->r = request_free(o->r);
         if (again || (i != 4 && i != 5))
             return;
-        o->stop = o->want.ids[17];
+        o->stop = o->want.ids[length / 2 + 2];
     }
 }
 
@@ -85,42 +91,56 @@ static void make_prompts(struct engine *cpu)
     }
 }
 
-static void submit(struct engine *e, uint32_t i, uint32_t passes)
+enum kind { CHAINS, TREES, BOTH };
+
+static void submit(struct engine *e, uint32_t i, uint32_t passes, enum kind kind)
 {
+    static const uint32_t budgets[CROWD] = {15, 1, 12, 31, 7, 127}, windows[] = {4, 5, 2, 7, 8, 9};
     struct error err = {0};
     struct engine_request q = request_of(&crowd[i], i, &crowd[i].out);
-    q.drafting.method = passes == 1 ? DRAFT_DFLASH : DRAFT_DEDIT;
+    const bool tree = kind == TREES || (kind == BOTH && i % 3);
+    q.drafting.method = tree ? DRAFT_DDTREE : passes == 1 ? DRAFT_DFLASH : DRAFT_DEDIT;
     q.drafting.passes = passes;
-    q.drafting.window = 4 + i;
+    q.drafting.window = tree ? windows[i] : 4 + i;
+    q.drafting.tree_budget = tree ? budgets[i] : 0;
     q.drafting.visibility = passes > 1 && i % 3 == 1 ? DRAFT_CAUSAL : DRAFT_BIDIRECTIONAL;
     /* Drafts that are chosen: rule B is rule A. */
-    q.drafting.verification = i == 2 ? DRAFT_REJECTION : DRAFT_RULE_A;
+    q.drafting.verification = i == 2 && !tree ? DRAFT_REJECTION : DRAFT_RULE_A;
     q.drafting.no_noise = i == 5;
     q.drafting.want_rounds = true;
     ck_ok(engine_submit(e, &q, &crowd[i].r, &err), &err);
 }
 
-/* preempt: requests come one after another, and are sent away in the middle of their texts; blocks: the
- * same happens while a batch is formed whose drafts are on their way. */
-static void run(uint32_t passes, bool preempt, uint32_t blocks)
+/* How requests are drafted and run. */
+struct how {
+    uint32_t passes;
+    enum kind kind;
+    bool preempt; /* they come one after another, and are sent away in the middle of their texts */
+    uint32_t blocks; /* the same happens while a batch is formed whose drafts are on their way */
+    void (*spoil)(struct engine *e); /* the drafter is of no use */
+};
+
+static void run(struct how h)
 {
     struct error err = {0};
-    struct engine *cpu = open_engine("cpu", 0), *e = open_engine("emu", blocks);
+    struct engine *cpu = open_engine("cpu", 0), *e = open_engine("emu", h.blocks);
     struct engine_stats s;
     uint64_t drafted = 0, accepted = 0, preempted = 0;
     uint32_t n = 0;
     make_prompts(cpu);
     engine_free(cpu);
+    if (h.spoil)
+        h.spoil(e);
     const uint64_t waits = emu_counts_now().waits;
     for (int step = 0, more = 1; more || n < CROWD; step++) {
-        if (n < CROWD && (!preempt || 2 * (int)n <= step))
-            submit(e, n++, passes);
-        if (!preempt)
+        if (n < CROWD && (!h.preempt || 2 * (int)n <= step))
+            submit(e, n++, h.passes, h.kind);
+        if (!h.preempt)
             while (n < CROWD)
-                submit(e, n++, passes);
+                submit(e, n++, h.passes, h.kind);
         more = engine_step(e, &err);
         ck_assert_msg(more >= 0, "%s", err.msg);
-        for (uint32_t i = 0; i < e->n_running && preempt && step % 3 == 0; i++)
+        for (uint32_t i = 0; i < e->n_running && h.preempt && step % 3 == 0; i++)
             if (e->running[i]->usage.preemptions == 0 &&
                 e->running[i]->usage.completion_tokens > 5) {
                 request_preempt(e->running[i]);
@@ -138,9 +158,9 @@ static void run(uint32_t passes, bool preempt, uint32_t blocks)
         preempted += o->out.usage.preemptions;
         o->r = request_free(o->r);
     }
-    ck_assert_uint_gt(accepted, 0);
-    ck_assert_uint_gt(drafted, accepted);
-    ck_assert_msg(preempted > 0 || (!preempt && !blocks), "%u", (unsigned)preempted);
+    ck_assert(accepted > 0 || h.spoil);
+    ck_assert(drafted > accepted || (h.spoil && drafted == 0));
+    ck_assert_msg(preempted > 0 || (!h.preempt && !h.blocks), "%u", (unsigned)preempted);
     if (preempted) /* a shared block that is copied may wait for a move before it */
         ck_assert_uint_le(waited, s.steps + preempted);
     else
@@ -153,29 +173,90 @@ static void run(uint32_t passes, bool preempt, uint32_t blocks)
 
 START_TEST(together)
 {
-    run((const uint32_t[]){1, 3, 8}[_i], false, 0);
+    static const struct how how[] = {
+        {.passes = 1, .kind = CHAINS}, {.passes = 8, .kind = CHAINS}, {.passes = 3, .kind = TREES}};
+    run(how[_i]);
 }
 END_TEST
 
 START_TEST(coming_and_going)
 {
-    run((const uint32_t[]){1, 3}[_i], true, 0);
+    static const struct how how[] = {{.passes = 3, .kind = CHAINS, .preempt = true},
+                                     {.passes = 1, .kind = BOTH, .preempt = true}};
+    run(how[_i]);
 }
 END_TEST
 
 START_TEST(tight)
 {
-    run((const uint32_t[]){1, 3}[_i], false, 4);
+    static const struct how how[] = {{.passes = 1, .kind = CHAINS, .blocks = 4},
+                                     {.passes = 3, .kind = BOTH, .blocks = 4}};
+    run(how[_i]);
 }
 END_TEST
 
-/* Drafts that the device did not end a round with end the step; nobody commits what was verified. */
-static struct backend liar;
-
-static int lie(struct backend_model *m, uint32_t *ret_tokens, uint64_t *ret_ns, struct error *err)
+/* Every logit is a NaN: there are no candidates, and no tree has a node. */
+static void break_drafter(struct engine *e)
 {
-    int r = backend_cuda.collect(m, ret_tokens, ret_ns, err);
-    ret_tokens[1] ^= 1;
+    struct cuda_model *m = cuda_of(e->own_drafter->model);
+    float nans[64];
+    ck_assert_uint_le(m->cfg.hidden, 64);
+    for (int i = 0; i < 64; i++)
+        nans[i] = NAN;
+    ck_assert_int_eq(m->api->copy_in(m->stream, (void *)(uintptr_t)m->final_norm, nans,
+                                     m->cfg.hidden * sizeof(*nans)),
+                     0);
+    ck_assert_int_eq(m->api->stream_wait(m->stream), 0);
+}
+
+static void nothing(struct engine *e)
+{
+    (void)e;
+}
+
+START_TEST(no_nodes)
+{
+    length = 12;
+    run((struct how){.passes = 1, .kind = TREES, .spoil = break_drafter});
+}
+END_TEST
+
+/* The drafter knows five tokens, and a block of two rows has so many nodes. */
+START_TEST(few_nodes)
+{
+    static char dir[] = "/tmp/dedit-drafter-XXXXXX";
+    struct fixture f = fixture_random(21);
+    struct gen_drafter g = gen_drafter_new(7);
+    f.n_layers = 6;
+    g.d2t = "I64";
+    g.draft_vocab = 5;
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    gen_drafter_write(&g, dir);
+    (void)snprintf(target, sizeof(target), "%s", fixture_write(&f));
+    (void)snprintf(drafter, sizeof(drafter), "%s", dir);
+    length = 12;
+    run((struct how){.passes = 1, .kind = TREES, .spoil = nothing});
+    gen_drafter_remove(&g, dir);
+}
+END_TEST
+
+/* Drafts, nodes, parents and ends of trees that the device did not have end the step; nobody commits what was
+ * verified. */
+static struct backend liar;
+static int lies;
+
+static int lie(struct backend_model *m, uint32_t *ret_tokens, struct fwd_node *ret_nodes,
+               uint64_t *ret_ns, struct error *err)
+{
+    int r = backend_cuda.collect(m, ret_tokens, ret_nodes, ret_ns, err);
+    if (lies == 0 || lies == 1)
+        ret_tokens[1] ^= 1;
+    else if (lies == 2)
+        ret_nodes[4].token ^= 1;
+    else if (lies == 3)
+        ret_nodes[0].parent ^= 1;
+    else
+        ret_nodes[6].depth++;
     return r;
 }
 
@@ -190,7 +271,9 @@ START_TEST(other_drafts)
     static struct test_request got;
     struct engine_request q = test_request_init(crowd[0].prompt, PROMPT, OUT);
     q.sampling.ignore_eos = true;
-    q.drafting.method = DRAFT_DEDIT;
+    lies = _i;
+    q.drafting.method = lies ? DRAFT_DDTREE : DRAFT_DEDIT;
+    q.drafting.tree_budget = lies ? 7 : 0;
     q.drafting.passes = 2;
     ck_ok(test_submit(e, &q, &got, &err), &err);
     while (!got.finished)
@@ -211,17 +294,29 @@ START_TEST(one_after_another)
     struct engine *e = open_engine("emu", 0);
     uint64_t ns;
     uint32_t feed = 0, tokens[1];
+    struct fwd_node nodes[1];
+    struct fwd_choice choice;
     const struct backend *b = e->space.backend;
     struct seq *s = NULL;
-    ck_fails(b->collect(e->own_drafter->model, tokens, &ns, &err), INTERNAL, &err);
+    ck_fails(b->collect(e->own_drafter->model, tokens, nodes, &ns, &err), INTERNAL, &err);
     ck_ok(engine_seq_new(e, &s, &err), &err);
     ck_ok(seq_reserve(s, &e->space, 1, &err), &err);
     s->tokens[0] = 1;
     seq_rows(s, 0, 1, e->rows);
     struct fwd_batch batch = {.n_rows = 1, .rows = e->rows, .feed = &feed};
     ck_fails(b->forward(e->space.model, &batch, &err), INTERNAL, &err); /* nothing chosen there */
-    e->own_drafter = drafter_free(e->own_drafter);
+    const struct fwd_tree tree = {.row0 = 0, .n_rows = 2};
+    const struct fwd_draw draw = {.pos = 1, .n_rows = 1, .ret = &choice};
     feed = UINT32_MAX;
+    batch.trees = &tree;
+    batch.n_trees = 1;
+    ck_fails(b->forward(e->space.model, &batch, &err), INTERNAL, &err);
+    batch.draws = &draw;
+    batch.n_draws = 1;
+    ck_fails(b->forward(e->space.model, &batch, &err), INTERNAL,
+             &err); /* more rows than there are */
+    batch.n_trees = batch.n_draws = 0;
+    e->own_drafter = drafter_free(e->own_drafter);
     ck_fails(b->forward(e->space.model, &batch, &err), INTERNAL, &err);
     engine_seq_free(e, s);
     engine_free(e);
@@ -240,7 +335,9 @@ int main(void)
     tcase_add_loop_test(t, together, 0, 3);
     tcase_add_loop_test(t, coming_and_going, 0, 2);
     tcase_add_loop_test(t, tight, 0, 2);
-    tcase_add_test(t, other_drafts);
+    tcase_add_test(t, no_nodes);
+    tcase_add_test(t, few_nodes);
+    tcase_add_loop_test(t, other_drafts, 0, 5);
     tcase_add_test(t, one_after_another);
     return test_main(s);
 }
