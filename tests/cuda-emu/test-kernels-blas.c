@@ -72,8 +72,8 @@ static void put_rows(const struct fast *f, const float *x, uint32_t rows, uint32
 }
 
 /* y[rows][n]; y0: what was there (ADD), or NULL. */
-static void product(const struct fast *f, const struct test_weight *w, const float *x, uint32_t rows,
-                    const float *y0, float *y)
+static void product(const struct fast *f, const struct test_weight *w, const float *x,
+                    uint32_t rows, const float *y0, float *y)
 {
     const uint32_t n = w->gpu.n, room = dcu_blas_rows(rows, MOST);
     const size_t ld = n + 5;
@@ -174,9 +174,9 @@ START_TEST(within_the_bounds)
     float *strict = malloc((size_t)MOST * n * 4), *row = malloc(k * 4);
     ck_assert(got && again && strict && row);
     for (uint32_t i = 0; i < k; i++) {
-        x[i] *= 0x1p-30f;    /* a row of small, */
+        x[i] *= 0x1p-30f;        /* a row of small, */
         x[2 * k + i] *= 0x1p30f; /* one of large numbers, */
-        x[7 * k + i] = 0;    /* and one of none */
+        x[7 * k + i] = 0;        /* and one of none */
     }
     weight_new(&w, &r, t, DCU_LAYOUT_ROWS, n, k);
     fast_new(&f, &w);
@@ -192,8 +192,8 @@ START_TEST(within_the_bounds)
                     struct sums s = sums_of(row, x + (size_t)i * k, k);
                     double there = add ? (double)y0[i * n + o] : 0;
                     double y = (double)got[i * n + o];
-                    double most = fast_bound(t, k) * (s.size + fabs(there)) +
-                                  fast_rest(t, s.top) * s.weights;
+                    double most =
+                        fast_bound(t, k) * (s.size + fabs(there)) + fast_rest(t, s.top) * s.weights;
                     ck_assert_msg(fabs(y - s.exact - there) <= most,
                                   "%u rows, row %u, output %u: off by %g, bound %g", counts[c], i,
                                   o, y - s.exact - there, most);
@@ -383,11 +383,23 @@ static cublasLtHandle_t handle;
 static cublasLtMatmulDesc_t desc;
 static cublasLtMatmulPreference_t pref;
 
+static cublasLtMatrixLayout_t layouts[16];
+static size_t n_layouts;
+
 static cublasLtMatrixLayout_t layout(cudaDataType_t t, uint64_t rows, uint64_t cols, int64_t ld)
 {
-    cublasLtMatrixLayout_t l;
-    ck_assert_int_eq(lt_layout(&l, t, rows, cols, ld), CUBLAS_STATUS_SUCCESS);
-    return l;
+    cublasLtMatrixLayout_t *l = &layouts[n_layouts++];
+    ck_assert_uint_le(n_layouts, sizeof(layouts) / sizeof(*layouts));
+    ck_assert_int_eq(lt_layout(l, t, rows, cols, ld), CUBLAS_STATUS_SUCCESS);
+    return *l;
+}
+
+static void layouts_done(void)
+{
+    __typeof__(&cublasLtMatrixLayoutDestroy) destroy;
+    EMU_FIND(destroy, "cublasLtMatrixLayoutDestroy");
+    while (n_layouts > 0)
+        ck_assert_int_eq(destroy(layouts[--n_layouts]), CUBLAS_STATUS_SUCCESS);
 }
 
 static cublasStatus_t find(struct call *c)
@@ -429,9 +441,9 @@ static struct call good_call(void)
     ck_assert_int_eq(set(desc, CUBLASLT_MATMUL_DESC_TRANSA, &t, 3), CUBLAS_STATUS_INVALID_VALUE);
     ck_assert_int_eq(set(desc, CUBLASLT_MATMUL_DESC_TRANSA, &t, sizeof(t)), CUBLAS_STATUS_SUCCESS);
     ck_assert_int_eq(new_pref(&pref), CUBLAS_STATUS_SUCCESS);
-    ck_assert_int_eq(prefer(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
-                            sizeof(workspace)),
-                     CUBLAS_STATUS_SUCCESS);
+    ck_assert_int_eq(
+        prefer(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace)),
+        CUBLAS_STATUS_SUCCESS);
     struct call c = {.a = layout(CUDA_R_16BF, 32, 16, 32),
                      .b = layout(CUDA_R_16BF, 32, 12, 32),
                      .c = layout(CUDA_R_32F, 16, 12, 16),
@@ -473,6 +485,7 @@ START_TEST(refuses)
     c.c = layout(CUDA_R_16BF, 16, 12, 16); /* no F32 results */
     ck_assert_int_eq(find(&c), CUBLAS_STATUS_NOT_SUPPORTED);
     dev_ok(dev->stream_wait(dev_s));
+    layouts_done();
 }
 END_TEST
 
