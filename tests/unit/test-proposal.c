@@ -143,17 +143,17 @@ START_TEST(scripts)
         const char *text;
         const char *says;
     } bad[] = {
-        {"{\"tokens\": [1]}", "line 1: at: is missing"},
-        {"{\"at\": 1}", "line 1: tokens: is missing"},
-        {"{\"at\": 1, \"tokens\": [1]}\n{\"at\": 1, \"tokens\": [1]}", "line 2: at: must ascend"},
+        {"{\"tokens\": [1]}", "script:1: at: is missing"},
+        {"{\"at\": 1}", "script:1: tokens: is missing"},
+        {"{\"at\": 1, \"tokens\": [1]}\n{\"at\": 1, \"tokens\": [1]}", "script:2: at: must ascend"},
         {"{\"at\": 1, \"tokens\": [-1]}", "tokens[0]"},
         {"{\"at\": 1, \"tokens\": [1.5]}", "tokens[0]"},
         {"{\"at\": 1, \"tokens\": [1, 2], \"parents\": [-1]}", "1 entries for 2 tokens"},
         {"{\"at\": 1, \"tokens\": [1], \"parents\": [0]}", "parents[0]"},
         {"{\"at\": 1, \"tokens\": [1], \"confidence\": [1.5]}", "confidence[0]"},
         {"{\"at\": 1, \"tokens\": [1], \"passes\": 9}", "passes"},
-        {"[]", "line 1"},
-        {"{\"at\": 1, \"tokens\": [1]", "line 1"},
+        {"[]", "script:1"},
+        {"{\"at\": 1, \"tokens\": [1]", "script:1:"},
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         int r = draft_script_read(write_lines(bad[i].text), &s, &err);
