@@ -331,16 +331,16 @@ static size_t count_lines(FILE *f)
 
 /* ---- going on where an earlier run stopped ------------------------------------------------------------------------ */
 
-/* Line `number` of an output as write_result() makes it; of a torn one, as much of it as is there. */
+/* Whether a line is result `number` by how write_result() begins it; a torn one, as far as it goes. */
 static bool is_result(const char *line, size_t len, size_t number)
 {
-    static const char begin[] = "{\"line\":";
-    if (len == 0 || line[len - 1] != '\n')
-        return memcmp(line, begin, len < sizeof begin - 1 ? len : sizeof begin - 1) == 0;
-    json_t *j = json_loadb(line, len, 0, NULL);
-    bool good = json_integer_value(json_object_get(j, "line")) == (json_int_t)number;
-    json_decref(j);
-    return good;
+    char begin[40];
+    size_t n = (size_t)snprintf(begin, sizeof(begin), "{\"line\":%zu", number);
+    const bool whole = len > 0 && line[len - 1] == '\n';
+    if (len <= n)
+        return !whole && memcmp(line, begin, len) == 0;
+    return memcmp(line, begin, n) == 0 && (line[n] == ',' || line[n] == '}') &&
+           (!whole || line[len - 2] == '}');
 }
 
 /* Lines of the output that are whole; a torn last one is cut off.  Any other file is left alone. */

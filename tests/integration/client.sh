@@ -180,6 +180,13 @@ not_a_result() {
     done
 }
 ok 'a batch leaves a file alone that is not its own' not_a_result
+# A text may hold what not every reader of JSON takes.
+goes_on_behind() {
+    printf '%s\n' '{"line":1,"text":"\u0000"}' > "$scratch/nul"
+    "$client" batch --raw --output "$scratch/nul" --quiet "$scratch/in"
+    [ $? -eq 1 ] && [ "$(wc -l < "$scratch/nul")" -eq "$(wc -l < "$scratch/out1")" ] && sed -n 2p "$scratch/nul" | grep -q '^{"line":2,'
+}
+ok 'a batch goes on behind a NUL' goes_on_behind
 tokens() {
     ids=$("$client" tokenize 'hello there') || return 1
     # shellcheck disable=SC2086 # one id a word
