@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dedit-client add: a model, or the drafter of one, into the model store.  It is read and checked as the daemon would do
- * it, copied into the folder .NAME.adding, and hashed on the way.  NAME.sha256, which is what `sha256sum -c` reads, and the
- * model appear when all of it is there; nothing that is there already is touched.  The lock of that folder keeps a second
- * add of the name out; what one that was killed left there is removed by the next.
+ * dedit-client add: a model, or the drafter of one, into the model store.  It is read and checked as
+ * the daemon would do it, copied into the folder .NAME.adding, and hashed on the way.  The model, and
+ * then NAME.sha256, which is what `sha256sum -c` reads, appear when all of it is there; nothing that is
+ * there already is touched.  The lock of that folder keeps a second add of the name out; what one that
+ * was killed left there is removed by the next.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -64,6 +65,7 @@ static int copy_file(struct adding *a, const char *from, const char *to, const c
     sha256_init(&hash);
     errno = out < 0 ? errno : 0;
     while (out >= 0 && done < size && !cli_interrupted) {
+        errno = 0;
         ssize_t n = read(in, buf, CHUNK);
         if (n < 0 && errno == EINTR)
             continue;
@@ -76,7 +78,7 @@ static int copy_file(struct adding *a, const char *from, const char *to, const c
         return CLI_INTERRUPTED;
     if (out < 0 || done != size || fsync(out) < 0)
         return cli_fail_text(a->c, CLI_FAILED, "%s: cannot copy it to %s: %s", from, a->store.s,
-                             errno ? strerror(errno) : "it became shorter meanwhile");
+                             errno ? strerror(errno) : "its length changed meanwhile");
     sha256_hex(&hash, hex);
     if (strbuf_addf(&a->sums, "%s  %s\n", hex, name) < 0 ||
         json_object_set_new(a->files, name, json_string(hex)) < 0)
@@ -95,7 +97,13 @@ static int copy_folder(struct adding *a)
             closedir(d);
         return status;
     }
-    for (struct dirent *e; status == CLI_OK && (e = readdir(d));) {
+    while (status == CLI_OK) {
+        errno = 0;
+        const struct dirent *e = readdir(d);
+        if (!e && errno)
+            status = cli_fail_text(a->c, CLI_FAILED, "%s: %s", a->from, strerror(errno));
+        if (!e)
+            break;
         _cleanup_strbuf_ struct strbuf from = {0}, to = {0}, name = {0};
         struct stat st;
         if (strbuf_addf(&from, "%s/%s", a->from, e->d_name) < 0 ||
@@ -229,12 +237,13 @@ static int rename_new(const char *from, const char *to)
 static int publish(struct adding *a)
 {
     struct error e = {0};
-    if (file_write_atomic(a->to_sums.s, a->sums.s, a->sums.len, &e) < 0)
-        return cli_fail_text(a->c, CLI_FAILED, "%s", e.msg);
-    if (rename_new(a->staged.s, a->to.s) == 0)
+    if (rename_new(a->staged.s, a->to.s) < 0)
+        return cli_fail_text(a->c, CLI_FAILED, "%s: %s", a->to.s, strerror(errno));
+    /* Syncs the folder, and so the model's name.  Killed in between, the model is there without sums. */
+    if (file_write_atomic(a->to_sums.s, a->sums.s, a->sums.len, &e) == 0)
         return CLI_OK;
-    const int status = cli_fail_text(a->c, CLI_FAILED, "%s: %s", a->to.s, strerror(errno));
-    (void)unlink(a->to_sums.s);
+    const int status = cli_fail_text(a->c, CLI_FAILED, "%s", e.msg);
+    (void)rename(a->to.s, a->staged.s);
     return status;
 }
 

@@ -182,8 +182,8 @@ static void on_textfile(void *arg)
 
 /* ---- life ---------------------------------------------------------------------------------------------------- */
 
-/* metrics.sock beside dedit.sock; beside x.sock or x it is x-metrics.sock, so that the daemons of a folder have one
- * each. */
+/* metrics.sock beside dedit.sock; beside x.sock or x it is x-metrics.sock, so that daemons of one folder whose
+ * sockets have other names have one each. */
 static int path_beside(const char *daemon_socket, char *buf, size_t size)
 {
     const char *slash = strrchr(daemon_socket, '/'), *name = slash ? slash + 1 : daemon_socket;

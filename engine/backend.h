@@ -151,7 +151,7 @@ struct backend_memory {
     uint64_t packed_bytes; /* copies */
     uint64_t kv_bytes;
     uint64_t scratch_bytes;
-    enum dk_kv_type kv_type; /* what K and V are kept as: results are those of the option's type */
+    enum dk_kv_type kv_type; /* what K and V are kept as; not the option's in the AMX BF16 class */
 };
 struct backend_timing { /* seconds */
     double map, pack, warm;

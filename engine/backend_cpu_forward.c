@@ -221,7 +221,8 @@ static struct part part_of_gate(const struct dk_par *par, bool by_rows, const st
  * Gate, up and SiLU on this thread's own columns.  Of many rows a few columns at a time, so that what
  * SiLU reads is still in the second-level cache.
  */
-#define FFN_GROUP 8u /* panels */
+#define FFN_GROUP      8u /* panels */
+#define FFN_WHOLE_ROWS 32u
 static void gate_up(const struct fwd *f, const struct dk_par *par, const struct cpu_layer *l,
                     const struct dk_act *act, struct part next)
 {
@@ -234,7 +235,7 @@ static void gate_up(const struct fwd *f, const struct dk_par *par, const struct 
     if (act != &t->rows)
         dk_split(par, l->gate.n_panels, 1, &a, &end);
     for (; a < end; a = b) {
-        b = act->rows <= CPU_SMALL_ROWS || end - a < 2 * FFN_GROUP ? end : a + FFN_GROUP;
+        b = act->rows <= FFN_WHOLE_ROWS || end - a < 2 * FFN_GROUP ? end : a + FFN_GROUP;
         g.next = panel_data(&l->up, (uint32_t)a);
         u.next = b < end ? panel_data(&l->gate, (uint32_t)b) : next.at;
         m->ops->matmul(&g, act, (uint32_t)a, (uint32_t)b, t->scratch);

@@ -282,8 +282,8 @@ struct dk_ops {
                             uint32_t head0, uint32_t head1);
 
     /*
-     * One row without a tail, again what attention gives (not where kv->amx), in two steps that threads can share however
-     * few KV heads there are.  First the scores s_p of all query heads of KV head kv_head with the
+     * One row without a tail, again what attention gives (not where kv->amx), in two steps that
+     * threads can share however few KV heads there are.  First the scores s_p of all query heads of KV head kv_head with the
      * positions of blocks [block0, block1) of the path, head h at s + h * lds; the last block is
      * scored as a whole.  Then, with all scores there, dimensions [dim0, dim1) of out, dim0 a multiple
      * of 16 and dim1 one or head_dim.  q, out: [n_heads][head_dim]; lds: a multiple of 16, not less

@@ -61,7 +61,7 @@ static int resolve(struct fit *f, struct error *err)
         const char *name;
         double v, lo, hi;
     } rules[] = {
-        {"--window", o->window, 2, DRAFTER_MAX_BLOCK},
+        {"--window", o->window, 2, DRAFT_MAX_WINDOW},
         {"--steps", (double)o->steps, 1, 1e12},
         {"--batch", o->batch, 1, 64},
         {"--anchors", o->anchors, 1, 65536},

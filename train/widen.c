@@ -16,7 +16,7 @@ static void widen_defaults(struct fit_options *o, const struct train_state *s)
     struct fit_options d;
     fit_options_init(&d);
     if (o->window == 0)
-        o->window = 2 * s->shape.window;
+        o->window = 2 * s->shape.window < DRAFT_MAX_WINDOW ? 2 * s->shape.window : DRAFT_MAX_WINDOW;
     if (o->anchors == WIDEN_DEFAULT) {
         uint64_t fewer = (uint64_t)d.anchors * s->shape.window / o->window;
         o->anchors = fewer ? (uint32_t)fewer : 1;
@@ -47,7 +47,7 @@ int train_widen(const struct fit_options *o, struct error *err)
     if (r < 0)
         return r;
     widen_defaults(&w, &s);
-    if (w.window <= s.shape.window)
+    if (w.window <= s.shape.window || w.window > DRAFT_MAX_WINDOW)
         return ERR(err, INVALID,
                    "--window %u: must be longer than the %u rows of --from %s, and at most %u",
                    w.window, s.shape.window, o->from, DRAFT_MAX_WINDOW);

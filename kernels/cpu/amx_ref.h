@@ -2,10 +2,10 @@
 /*
  * One element of TDPBF16PS, portable, bit for bit.
  *
- * The instruction, for each 32 inputs (or as many as the tiles are configured for): two sums from zero, one of the even and one of the odd inputs,
- * by fused multiply-adds in ascending order; their sum; and that added to the accumulator.  Round to
- * nearest even throughout, denormal operands read as zero and tiny results flushed to a zero of the
- * same sign, whatever MXCSR says.
+ * The instruction, for each 32 inputs (or as many as the tiles are configured for): two sums from zero,
+ * one of the even and one of the odd inputs, by fused multiply-adds in ascending order; their sum; and
+ * that added to the accumulator.  Round to nearest even throughout, denormal operands read as zero and
+ * tiny results flushed to a zero of the same sign, whatever MXCSR says.
  */
 #pragma once
 

@@ -483,6 +483,45 @@ START_TEST(long_paths)
 }
 END_TEST
 
+/* So many rows that threads divide them instead of columns, with logits and taps of all: those of small
+ * chunks; F32, and BF16 in the AMX class where there is AMX. */
+START_TEST(many_rows)
+{
+    enum { MANY = 400, SMALL = 16 };
+    const bool bf16 = _i % 2;
+    struct engine_config c = test_engine_config();
+    c.max_context = 512;
+    c.dtype = bf16 ? BACKEND_DTYPE_BF16 : c.dtype;
+    struct engine *e = test_engine(models[_i / 2], &c);
+    const struct model_config *m = engine_model_config(e);
+    const size_t n_logits = (size_t)MANY * m->vocab_size;
+    const uint32_t n_taps = m->n_layers, layers[] = {0, 1, 2, 3};
+    const size_t n_tapped = (size_t)MANY * n_taps * m->hidden;
+    ck_assert_uint_le(n_taps, 4);
+    static uint32_t text[MANY];
+    test_tokens(23, m->vocab_size, text, MANY);
+    float *want = floats(n_logits), *want_taps = floats(n_tapped);
+    struct seq *s = new_seq(e);
+    test_feed(e, s, text, MANY, SMALL, want, layers, n_taps, want_taps);
+    engine_seq_free(e, s);
+    engine_free(e);
+    for (c.n_threads = 1; c.n_threads <= 3; c.n_threads++) {
+        float *got = floats(n_logits), *got_taps = floats(n_tapped);
+        e = test_engine(models[_i / 2], &c);
+        s = new_seq(e);
+        test_feed(e, s, text, MANY, MANY, got, layers, n_taps, got_taps);
+        engine_seq_free(e, s);
+        engine_free(e);
+        test_floats_equal("logits", got, want, n_logits);
+        test_floats_equal("taps", got_taps, want_taps, n_tapped);
+        free(got);
+        free(got_taps);
+    }
+    free(want);
+    free(want_taps);
+}
+END_TEST
+
 /* ---- errors ----------------------------------------------------------------------------------- */
 
 START_TEST(context_full)
@@ -753,6 +792,7 @@ int main(void)
     tcase_add_test(t, trees);
     tcase_add_test(t, random_trees);
     tcase_add_loop_test(t, long_paths, 0, 3);
+    tcase_add_loop_test(t, many_rows, 0, 4);
     t = test_case(s, "errors");
     tcase_add_test(t, context_full);
     tcase_add_test(t, bad_arguments);

@@ -503,6 +503,42 @@ START_TEST(definition)
 }
 END_TEST
 
+/* An exponential just below 2^-126 rounds up to it, whatever an instruction makes of denormal numbers. */
+START_TEST(denormal)
+{
+    struct rng r = {31};
+    struct pool p;
+    void *scratch = mem_aligned(64, DK_SCRATCH_BYTES);
+    pool_init(&p, &r, DK_KV_BF16, 1, 1, 64);
+    p.kv.amx = true;
+    const uint32_t block = pool_block(&p);
+    /* Scores of 0 and 698.703125, an eighth of which is 87.33789. */
+    float q[64] = {1, 1}, k[2][64] = {{0}, {696, 2.703125f}}, v[2][64], out[2][64];
+    for (uint32_t d = 0; d < 64; d++) {
+        v[0][d] = 1;
+        v[1][d] = d % 2 ? 0 : 3;
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        dk_ops(DK_TIER_C)->kv_store(&p.kv, block * 16 + i, 0, 1, k[i], v[i]);
+    const struct dk_attn_row row = {2, UINT32_MAX & ~15u, &block, NULL};
+    dk_ops(DK_TIER_C)->attention(&p.kv, &row, 1, q, 64, out[0], 64, 1, 0, 1, 0.125f, scratch);
+    ck_assert(same_bits(out[0][1], 0x1p-126f));
+    ck_assert(same_bits(out[0][0], 3));
+    if (dk_ops(DK_TIER_AMX)) {
+        dk_ops(DK_TIER_AMX)->attention(&p.kv, &row, 1, q, 64, out[1], 64, 1, 0, 1, 0.125f, scratch);
+        ck_assert_mem_eq(out[1], out[0], sizeof(out[0]));
+    }
+#ifdef HAVE_AMX_EMU
+    if (dk_ops(DK_TIER_AVX512)) {
+        dk_cpu_attention_bf16_amx_emu(&p.kv, &row, 1, q, 64, out[1], 64, 1, 0, 1, 0.125f, scratch);
+        ck_assert_mem_eq(out[1], out[0], sizeof(out[0]));
+    }
+#endif
+    pool_done(&p);
+    mem_free(scratch);
+}
+END_TEST
+
 #define POISONED_ROWS 12u
 
 /* Element d of V at the row's own position, all KV heads. */
@@ -643,6 +679,7 @@ int main(void)
     tcase_add_loop_test(t, trees, 0, n);
     tcase_add_loop_test(t, scattered, 0, 6);
     tcase_add_loop_test(t, poison, 0, 2 * DK_KV_TYPE_COUNT);
+    tcase_add_test(t, denormal);
     tcase_add_test(t, threads);
     return test_main(s);
 }

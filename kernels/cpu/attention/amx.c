@@ -220,14 +220,18 @@ static void scores_tail(const struct tile *t, uint32_t r0, uint32_t p0)
     }
 }
 
-/* Exponentials to BF16, to nearest even. */
+/* Exponentials to BF16, to nearest even.  The instruction takes denormal numbers for zero, of which the
+ * largest would round to a normal one. */
+#define DENORMAL 0x20 /* VFPCLASSPS */
 static inline void put_bf16(uint16_t out[16], v16 e)
 {
+    __m256i h;
 #ifdef __AVX512BF16__
-    const __m256i h = (__m256i)_mm512_cvtneps_pbh(e);
-#else
-    const __m256i h = _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded(e), 16));
+    if (__builtin_expect(!_mm512_fpclass_ps_mask(e, DENORMAL), 1))
+        h = (__m256i)_mm512_cvtneps_pbh(e);
+    else
 #endif
+        h = _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded(e), 16));
     _mm256_store_si256((__m256i *)(void *)out, h);
 }
 
