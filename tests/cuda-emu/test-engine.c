@@ -452,7 +452,7 @@ int main(void)
         return 99;
     Suite *s = suite_create("cuda-engine");
     TCase *t = test_case(s, "matrix");
-    tcase_set_timeout(t, 600);
+    tcase_set_timeout(t, 1800);
     tcase_add_loop_test(t, matrix, 0, sizeof(worlds) / sizeof(*worlds));
     return test_main(s);
 }
