@@ -103,14 +103,20 @@ static int check_borrowed(const struct model_file *f, const struct model_config 
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
+/* config.json and its path, the caller's to free. */
+static int read_config(struct model_file *f, char **ret_path, json_t **ret, struct error *err)
+{
+    _cleanup_free_ char *text = NULL;
+    size_t len;
+    int r = hf_read_config(f, ret_path, &text, &len, err);
+    return r < 0 ? r : js_parse_object(text, len, *ret_path, ret, err);
+}
+
 static int open_hf(struct model_file *f, const struct model_config *target, struct error *err)
 {
-    _cleanup_free_ char *path = NULL, *text = NULL, *named = NULL;
+    _cleanup_free_ char *path = NULL, *named = NULL;
     json_auto_t *root = NULL;
-    size_t len;
-    int r = hf_read_config(f, &path, &text, &len, err);
-    if (r >= 0)
-        r = js_parse_object(text, len, path, &root, err);
+    int r = read_config(f, &path, &root, err);
     if (r < 0)
         return r;
     struct js_obj o = js_root(root, path);
@@ -233,12 +239,9 @@ static int says_drafter(struct model_file *f, bool folder, bool *ret, struct err
                memcmp(arch.s, DRAFTER_ARCH, arch.len) == 0;
         return r < 0 ? r : 0;
     }
-    _cleanup_free_ char *path = NULL, *text = NULL;
+    _cleanup_free_ char *path = NULL;
     json_auto_t *root = NULL;
-    size_t len;
-    int r = hf_read_config(f, &path, &text, &len, err);
-    if (r >= 0)
-        r = js_parse_object(text, len, path, &root, err);
+    int r = read_config(f, &path, &root, err);
     if (r < 0)
         return r;
     const char *name = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));

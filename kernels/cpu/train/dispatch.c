@@ -18,8 +18,7 @@ const struct dk_train_ops *dk_train_ops(enum dk_tier t)
 #endif
     case DK_TIER_AMX:
 #ifdef DEDIT_TIER_AMX
-        if (__builtin_cpu_supports("avx512bf16"))
-            return &dk_cpu_train_amx;
+        return &dk_cpu_train_amx;
 #endif
         /* fall through */
     case DK_TIER_AVX512:
