@@ -32,6 +32,12 @@ static const char *target_path(const struct check *k, const char *name)
 
 /* ---- blocks ------------------------------------------------------------------------------------- */
 
+/* The reference has the weights as they are filed. */
+static enum backend_dtype case_dtype(const struct check *k)
+{
+    return k->engine.drafter_dtype_given ? k->engine.config.drafter_dtype : BACKEND_DTYPE_FILE;
+}
+
 static int open_case(struct drafter_case *c, struct error *err)
 {
     const struct engine_config *cfg = &c->k->engine.config;
@@ -54,7 +60,7 @@ static int open_case(struct drafter_case *c, struct error *err)
         r = backend_cpu.load(c->file, &o, NULL, NULL, &c->model, err);
     if (r == 0)
         r = drafter_new(check_path(c->k, "drafter", c->name), &backend_cpu, c->model, c->file, &o,
-                        cfg->drafter_dtype, &c->drafter, err);
+                        case_dtype(c->k), &c->drafter, err);
     return r;
 }
 
@@ -203,7 +209,7 @@ static void check_blocks(struct check *k, const char *pair)
     if (r == 0)
         r = open_case(&c, &err);
     c.tolerance =
-        k->engine.config.kv_type != DK_KV_F32 || k->engine.config.drafter_dtype ? 0.6 : 1e-3;
+        k->engine.config.kv_type != DK_KV_F32 || case_dtype(k) != BACKEND_DTYPE_FILE ? 0.6 : 1e-3;
     if (r < 0)
         check_result(k, false, "drafter", pair, "%s", err.msg);
     const json_t *o;

@@ -42,11 +42,9 @@ static const struct word levels[] = {{"err", LOG_LEVEL_ERR},       {"warning", L
                                      {"debug", LOG_LEVEL_DEBUG},   {NULL, 0}};
 static const struct word kv_types[] = {
     {"f32", DK_KV_F32}, {"bf16", DK_KV_BF16}, {"f16", DK_KV_F16}, {NULL, 0}};
-static const struct word dtypes[] = {{"auto", BACKEND_DTYPE_FILE},
-                                     {"bf16", BACKEND_DTYPE_BF16},
-                                     {"f32", BACKEND_DTYPE_F32},
-                                     {"q8_0", BACKEND_DTYPE_Q8_0},
-                                     {NULL, 0}};
+static const struct word dtypes[] = {{"auto", BACKEND_DTYPE_AUTO}, {"file", BACKEND_DTYPE_FILE},
+                                     {"bf16", BACKEND_DTYPE_BF16}, {"f32", BACKEND_DTYPE_F32},
+                                     {"q8_0", BACKEND_DTYPE_Q8_0}, {NULL, 0}};
 static const struct word exactness[] = {{"strict", false}, {"fast", true}, {NULL, 0}};
 
 static int find_word(const struct word *w, const char *text, int *ret)

@@ -73,8 +73,9 @@
       "chat format; empty: recognised from the model's template")                                  \
     X("drafter", STRING, drafter, "", "path|none",                                                  \
       "drafter for the model: DFlash folder or GGUF file; empty: one that lies beside the model")  \
-    X("drafter_dtype", DTYPE, engine.drafter_dtype, "auto", "auto|bf16|f32|q8_0",                    \
-      "the drafter's weights: as in the file, or converted at load")                               \
+    X("drafter_dtype", DTYPE, engine.drafter_dtype, "auto", "auto|file|bf16|f32|q8_0",                    \
+      "the drafter's weights: as in the file, or converted at load; auto: bf16 for a model of "    \
+      "class amx-bf16, else as in the file")                                                       \
     X("device", STRING, device, "auto", "auto|cpu|cuda|cuda:N",                                      \
       "where it computes; auto: the first CUDA device, or the CPU where there is none")              \
     X("exactness", EXACTNESS, engine.fast, "strict", "strict|fast",                                  \
@@ -84,7 +85,7 @@
     X("max_context", U32, engine.max_context, "0", "tokens", "positions of a request; 0: the model's, at most 8192") \
     X("kv_bytes", SIZE, engine.kv_bytes, "0", "bytes", "KV pool; 0: room for max_context, at least") \
     X("kv_dtype", KVTYPE, engine.kv_type, "f32", "f32|bf16|f16", "type of the KV pool")            \
-    X("dtype", DTYPE, engine.dtype, "auto", "auto|bf16|f32|q8_0",                                  \
+    X("dtype", DTYPE, engine.dtype, "auto", "auto|file|bf16|f32|q8_0",                                  \
       "weights: as in the file, or converted at load (bf16 and q8_0 round: another model)")        \
     X("max_num_seqs", U32, engine.max_num_seqs, "64", "requests", "running at once; 0: 64")        \
     X("max_num_batched_tokens", U32, engine.max_num_batched_tokens, "512", "tokens", "rows of a step; 0: 512") \

@@ -22,7 +22,10 @@ enum backend_dtype {
     BACKEND_DTYPE_FILE,
     BACKEND_DTYPE_BF16,
     BACKEND_DTYPE_F32,
-    BACKEND_DTYPE_Q8_0 /* float matrices of whole blocks; others stay as they are */
+    BACKEND_DTYPE_Q8_0, /* float matrices of whole blocks; others stay as they are */
+    /* A model: as filed.  A drafter: BF16 where its model's products are of the AMX BF16 class, which reads
+     * it in less time than it multiplies integers; else as filed. */
+    BACKEND_DTYPE_AUTO
 };
 
 struct backend_options {

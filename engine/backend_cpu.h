@@ -105,6 +105,9 @@ struct backend_model {
 int cpu_plan(const struct model_file *f, const struct backend_options *o,
              struct backend_memory *ret, struct error *err);
 /* Parts of loading that drafters share.  head: the matrix to pack as the head, NULL: none. */
+/* Whether one of the matrices makes a model of the AMX BF16 class. */
+bool cpu_amx_class(const struct model_file *f, const struct model_tensor *head,
+                   const struct backend_options *o);
 int cpu_measure(const struct model_file *f, const struct model_tensor *head,
                 const struct backend_options *o, unsigned n_threads, struct backend_memory *ret,
                 struct error *err);

@@ -60,16 +60,21 @@ void picked_head_done(struct picked_head *p)
     mem_free(p->rows);
 }
 
+static enum backend_dtype resolve_dtype(enum backend_dtype dtype, bool amx_class)
+{
+    return dtype == BACKEND_DTYPE_AUTO && amx_class ? BACKEND_DTYPE_BF16 : dtype;
+}
+
 int cpu_plan_drafter(const struct model_file *target, const struct model_file *f,
                      const struct backend_options *o, enum backend_dtype dtype,
                      struct backend_memory *ret, struct error *err)
 {
     struct backend_options opt;
     const struct drafter_config *d = model_file_config(f)->drafter;
-    const struct model_tensor *own = model_file_tensor(f, MT_HEAD, 0);
-    struct model_tensor picked =
-        cpu_picked_head(model_file_tensor(target, MT_HEAD, 0), d->draft_vocab, NULL);
-    int r = cpu_drafter_options(o, dtype, &opt, err);
+    const struct model_tensor *own = model_file_tensor(f, MT_HEAD, 0),
+                              *head = model_file_tensor(target, MT_HEAD, 0);
+    struct model_tensor picked = cpu_picked_head(head, d->draft_vocab, NULL);
+    int r = cpu_drafter_options(o, resolve_dtype(dtype, cpu_amx_class(target, head, o)), &opt, err);
     if (r < 0)
         return r;
     return cpu_measure(f,
@@ -94,7 +99,7 @@ int cpu_load_drafter(struct backend_model *m, struct model_file *f, enum backend
     x->n_threads = m->n_threads;
     x->embed = model_file_tensor(f, MT_EMBED, 0);
     x->scale = (float)(1.0 / __builtin_sqrt((double)x->cfg.head_dim));
-    int r = cpu_drafter_options(&m->opt, dtype, &x->opt, err);
+    int r = cpu_drafter_options(&m->opt, resolve_dtype(dtype, m->amx_class), &x->opt, err);
     if (r == 0)
         r = cpu_drafter_head(f, model_file_tensor(m->file, MT_HEAD, 0), &picked, &head, err);
     if (r == 0)

@@ -50,18 +50,24 @@ enum dk_type cpu_stored_type(const struct model_tensor *t, const struct backend_
             return DK_Q8_0;
         break;
     case BACKEND_DTYPE_FILE:
+    case BACKEND_DTYPE_AUTO:
         break;
     }
     return t->type;
+}
+
+static enum dk_layout stored_layout(enum dk_type type, const struct backend_options *o)
+{
+    return type == DK_BF16 && o->tier == DK_TIER_AMX && !o->exact ? DK_LAYOUT_AMX_BF16
+                                                                  : DK_LAYOUT_PANEL;
 }
 
 /* Fills all but the data pointer. */
 static int weight_shape(const struct model_file *f, const struct model_tensor *t,
                         const struct backend_options *o, struct dk_weight *w, struct error *err)
 {
-    *w = (struct dk_weight){.type = cpu_stored_type(t, o), .layout = DK_LAYOUT_PANEL};
-    if (w->type == DK_BF16 && o->tier == DK_TIER_AMX && !o->exact)
-        w->layout = DK_LAYOUT_AMX_BF16;
+    w->type = cpu_stored_type(t, o);
+    w->layout = stored_layout(w->type, o);
     w->n = (uint32_t)t->dims[0];
     w->k = (uint32_t)t->dims[1];
     w->n_panels = (w->n + 15) / 16;
@@ -127,16 +133,26 @@ static unsigned matrices_of(const struct model_file *f, const struct model_tenso
     return n;
 }
 
-/* Bytes of the packed matrices, and whether one of them makes the model of the AMX BF16 class. */
+bool cpu_amx_class(const struct model_file *f, const struct model_tensor *head,
+                   const struct backend_options *o)
+{
+    const struct model_tensor *t[N_MATRICES];
+    for (uint32_t l = 0; l <= model_file_config(f)->n_layers; l++) {
+        unsigned n = matrices_of(f, head, l, t);
+        for (unsigned i = 0; i < n; i++)
+            if (stored_layout(cpu_stored_type(t[i], o), o) == DK_LAYOUT_AMX_BF16)
+                return true;
+    }
+    return false;
+}
+
 static int packed_size(const struct model_file *f, const struct model_tensor *head,
-                       const struct backend_options *o, size_t *ret, bool *ret_amx,
-                       struct error *err)
+                       const struct backend_options *o, size_t *ret, struct error *err)
 {
     const struct model_tensor *t[N_MATRICES];
     struct dk_weight w;
     size_t total = 0;
     bool fits = true;
-    *ret_amx = false;
     for (uint32_t l = 0; l <= model_file_config(f)->n_layers; l++) {
         unsigned n = matrices_of(f, head, l, t);
         for (unsigned i = 0; i < n; i++) {
@@ -144,7 +160,6 @@ static int packed_size(const struct model_file *f, const struct model_tensor *he
             if (r < 0)
                 return r;
             fits = fits && add_aligned(&total, w.bytes);
-            *ret_amx = *ret_amx || w.layout == DK_LAYOUT_AMX_BF16;
         }
     }
     if (!fits)
@@ -188,15 +203,14 @@ int cpu_measure(const struct model_file *f, const struct model_tensor *head,
     struct cpu_scratch s;
     struct cpu_thread t[CPU_MAX_THREADS];
     size_t packed = 0, vectors, layer, kv, scratch;
-    bool amx = false;
     int r = cpu_check_options(o, err);
     if (r == 0)
-        r = packed_size(f, head, o, &packed, &amx, err);
+        r = packed_size(f, head, o, &packed, err);
     if (r < 0)
         return r;
     /* The AMX BF16 class multiplies K and V rounded to BF16: kept so, they are rounded once, by F16 too,
      * which would take as much memory. */
-    const enum dk_kv_type type = amx ? DK_KV_BF16 : o->kv_type;
+    const enum dk_kv_type type = cpu_amx_class(f, head, o) ? DK_KV_BF16 : o->kv_type;
     if (!vectors_size(f, &vectors) || !kv_layer_size(c, o, type, &layer) ||
         !size_mul(layer, (size_t)2 * c->n_layers, &kv) ||
         cpu_scratch_layout(c, o, n_threads, NULL, &s, t, &scratch) < 0 ||
@@ -349,7 +363,6 @@ static int place_weight(struct backend_model *m, const struct model_tensor *t, s
     w->data = (char *)m->packed + *at;
     if (!add_aligned(at, w->bytes))
         return ERR(err, INTERNAL, "packed size changed while loading");
-    m->amx_class = m->amx_class || w->layout == DK_LAYOUT_AMX_BF16;
     return 0;
 }
 
@@ -440,6 +453,7 @@ int cpu_load_into(struct backend_model *m, const struct model_tensor *head,
         return r;
     if (!vectors_size(m->file, &m->vectors_bytes))
         return ERR(err, INTERNAL, "vector sizes changed while loading");
+    m->amx_class = cpu_amx_class(m->file, head, &m->opt);
     m->packed_bytes = m->mem.packed_bytes - m->vectors_bytes;
     m->kv_bytes = m->mem.kv_bytes;
     m->scratch_bytes = m->mem.scratch_bytes;

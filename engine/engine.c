@@ -22,6 +22,7 @@ void engine_config_init(struct engine_config *c)
     *c = (struct engine_config){
         .tier = dk_tier_best(),
         .dtype = BACKEND_DTYPE_FILE,
+        .drafter_dtype = BACKEND_DTYPE_AUTO,
         .kv_type = DK_KV_F32,
         .max_num_seqs = 64,
         .max_num_batched_tokens = 512,

@@ -28,7 +28,8 @@ const struct option_def engine_option_defs[] = {
     {ENGINE_OPT_CONTEXT, "max-model-len", "N",
      "positions of a sequence (default: the model's, at\nmost 8192)"},
     {ENGINE_OPT_DRAFTER_DTYPE, "drafter-dtype", "T",
-     "its drafter's weights: file, bf16, f32 or q8_0\n(default: file)"},
+     "its drafter's weights: auto (bf16 for a model of class\namx-bf16, else file), file, bf16, f32 or q8_0\n"
+     "(default: auto)"},
     {0, NULL, NULL, NULL},
 };
 const struct option_def engine_drafter_defs[] = {
@@ -51,14 +52,14 @@ void engine_options_init(struct engine_options *e)
 
 static int set_dtype(const char *arg, bool drafter, enum backend_dtype *ret, struct error *err)
 {
-    static const char *const dtypes[] = {"file", "bf16", "f32", "q8_0"};
-    for (size_t t = 0; t < ARRAY_LEN(dtypes) - !drafter; t++)
+    static const char *const dtypes[] = {"file", "bf16", "f32", "q8_0", "auto"};
+    for (size_t t = 0; t < (drafter ? ARRAY_LEN(dtypes) : 3); t++)
         if (!strcmp(arg, dtypes[t])) {
             *ret = (enum backend_dtype)t;
             return 1;
         }
     return ERR(err, INVALID, "\"%s\" is not file, bf16%s", arg,
-               drafter ? ", f32 or q8_0" : " or f32");
+               drafter ? ", f32, q8_0 or auto" : " or f32");
 }
 
 int engine_options_set(struct engine_options *e, int id, const char *arg, struct error *err)

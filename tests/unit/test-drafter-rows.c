@@ -475,6 +475,59 @@ START_TEST(converted_weights)
 }
 END_TEST
 
+static uint64_t planned(const char *dir, const struct model_file *file,
+                        const struct backend_options *o, enum backend_dtype dtype)
+{
+    struct error err = {0};
+    uint64_t bytes = 0;
+    ck_ok(drafter_plan(dir, &backend_cpu, file, o, dtype, &bytes, &err), &err);
+    return bytes;
+}
+
+/* auto: BF16 beside a model whose own products are of the AMX BF16 class, as filed beside any other. */
+START_TEST(automatic_weights)
+{
+    struct gen_drafter g = gen_drafter_new(9);
+    char dir[] = "/tmp/dedit-drafter-XXXXXX";
+    const enum backend_dtype auto_ = BACKEND_DTYPE_AUTO;
+    struct backend_options o = {
+        .n_threads = 1, .n_kv_blocks = 4, .max_rows = 16, .max_context = 64};
+    struct error err = {0};
+    struct model_file *file;
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    gen_drafter_write(&g, dir);
+    ck_ok(model_file_open(target_path, &file, &err), &err);
+    for (int i = 0; i < 8; i++) {
+        const bool amx = dk_ops(DK_TIER_AMX) && (i & 1), bf16 = i & 2;
+        struct backend_model *model;
+        struct backend_memory want, got;
+        struct drafter *d;
+        o.tier = amx ? DK_TIER_AMX : DK_TIER_C;
+        o.dtype = bf16 ? BACKEND_DTYPE_BF16 : BACKEND_DTYPE_FILE;
+        o.exact = i & 4;
+        const bool converted = amx && bf16 && !o.exact;
+        ck_assert_uint_eq(
+            planned(dir, file, &o, auto_),
+            planned(dir, file, &o, converted ? BACKEND_DTYPE_BF16 : BACKEND_DTYPE_FILE));
+        ck_assert_uint_lt(planned(dir, file, &o, BACKEND_DTYPE_BF16),
+                          planned(dir, file, &o, BACKEND_DTYPE_FILE));
+        ck_ok(backend_cpu.load(file, &o, NULL, NULL, &model, &err), &err);
+        ck_ok(drafter_new(dir, &backend_cpu, model, file, &o,
+                          converted ? BACKEND_DTYPE_BF16 : BACKEND_DTYPE_FILE, &d, &err),
+              &err);
+        drafter_memory(d, &want);
+        drafter_free(d);
+        ck_ok(drafter_new(dir, &backend_cpu, model, file, &o, auto_, &d, &err), &err);
+        drafter_memory(d, &got);
+        ck_assert_uint_eq(got.packed_bytes, want.packed_bytes);
+        drafter_free(d);
+        backend_cpu.free(model);
+    }
+    model_file_free(file);
+    gen_drafter_remove(&g, dir);
+}
+END_TEST
+
 /* ---- picking ------------------------------------------------------------------------------------ */
 
 struct picked {
@@ -716,6 +769,7 @@ int main(void)
     c = test_case(s, "vocabulary");
     tcase_add_test(c, reduced_head);
     tcase_add_test(c, converted_weights);
+    tcase_add_test(c, automatic_weights);
     c = test_case(s, "picking");
     tcase_add_test(c, noise_is_the_targets);
     tcase_add_test(c, draws_follow_q);
