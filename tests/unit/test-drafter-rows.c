@@ -17,11 +17,12 @@
 #include "tests/unit/fixture.h"
 #include "tests/unit/util.h"
 
-#define MAX_ROWS  96u
+#define MAX_ROWS  288u
+#define FEW_ROWS  96u /* of a batch, unless a setup says otherwise */
 #define N_BLOCKS  24u
 #define VOCAB     512u
 #define HIDDEN    64u
-#define MAX_PLACE 12u /* blocks of a sequence */
+#define MAX_PLACE 20u /* blocks of a sequence */
 
 struct setup {
     enum dk_tier tier;
@@ -29,6 +30,7 @@ struct setup {
     enum dk_kv_type kv;
     enum backend_dtype dtype;
     const char *device; /* NULL: the CPU */
+    uint32_t rows;      /* 0: FEW_ROWS */
 };
 static const struct setup plain = {.tier = DK_TIER_C, .threads = 2};
 
@@ -50,8 +52,8 @@ static void open_pair(struct pair *p, const struct gen_drafter *g, const struct 
                                 .exact = true,
                                 .kv_type = s->kv,
                                 .n_kv_blocks = N_BLOCKS,
-                                .max_rows = MAX_ROWS,
-                                .max_context = 256};
+                                .max_rows = s->rows ? s->rows : FEW_ROWS,
+                                .max_context = 320};
     ck_assert_ptr_nonnull(mkdtemp(dir));
     gen_drafter_write(g, dir);
     char note[64];
@@ -185,12 +187,13 @@ static void run_between(struct pair *p, const struct place *at, const uint32_t *
 
 START_TEST(same_bits)
 {
-    static const struct setup setups[] = {{DK_TIER_C, 1, DK_KV_F32, BACKEND_DTYPE_FILE, NULL},
-                                          {DK_TIER_C, 3, DK_KV_F32, BACKEND_DTYPE_FILE, NULL},
-                                          {DK_TIER_AVX2, 2, DK_KV_F32, BACKEND_DTYPE_FILE, NULL},
-                                          {DK_TIER_AVX512, 2, DK_KV_F32, BACKEND_DTYPE_FILE, NULL},
-                                          {DK_TIER_AVX512, 1, DK_KV_F32, BACKEND_DTYPE_FILE, NULL},
-                                          {DK_TIER_C, 1, DK_KV_F32, BACKEND_DTYPE_FILE, "emu"}};
+    static const struct setup setups[] = {
+        {DK_TIER_C, 1, DK_KV_F32, BACKEND_DTYPE_FILE, NULL, 0},
+        {DK_TIER_C, 3, DK_KV_F32, BACKEND_DTYPE_FILE, NULL, 0},
+        {DK_TIER_AVX2, 2, DK_KV_F32, BACKEND_DTYPE_FILE, NULL, 0},
+        {DK_TIER_AVX512, 2, DK_KV_F32, BACKEND_DTYPE_FILE, NULL, 0},
+        {DK_TIER_AVX512, 1, DK_KV_F32, BACKEND_DTYPE_FILE, NULL, 0},
+        {DK_TIER_C, 1, DK_KV_F32, BACKEND_DTYPE_FILE, "emu", 0}};
     const struct gen_drafter g = kind(_i);
     const uint32_t n = 8, starts[] = {1, 16, 37, 80};
     uint32_t tokens[8];
@@ -220,6 +223,38 @@ START_TEST(same_bits)
             run_between(&p, &free_place, tokens, n, starts[k], got);
             test_floats_equal("between others", got, want[k], size);
         }
+        mem_free(got);
+        close_pair(&p);
+    }
+}
+END_TEST
+
+/* From so many rows on, threads divide the rows of features instead of their columns. */
+START_TEST(many_rows_at_once)
+{
+    static const struct setup setups[] = {{.tier = DK_TIER_C, .threads = 1, .rows = MAX_ROWS},
+                                          {.tier = DK_TIER_C, .threads = 2, .rows = MAX_ROWS},
+                                          {.tier = DK_TIER_AVX2, .threads = 2, .rows = MAX_ROWS},
+                                          {.tier = DK_TIER_AVX512, .threads = 2, .rows = MAX_ROWS},
+                                          {.tier = DK_TIER_AMX, .threads = 2, .rows = MAX_ROWS}};
+    const struct gen_drafter g = kind(_i);
+    const struct place at = place_at(2, 1);
+    const uint32_t start = MAX_ROWS - 1;
+    uint32_t tokens[8];
+    static float want[8 * VOCAB];
+    block_tokens(3, tokens, 8);
+    for (size_t s = 0; s < sizeof(setups) / sizeof(*setups); s++) {
+        struct pair p;
+        if (!dk_ops(setups[s].tier))
+            continue;
+        open_pair(&p, &g, &setups[s]);
+        const size_t size = (size_t)8 * p.d->cfg->draft_vocab;
+        float *got = rows_of(&p, 8);
+        inject(&p, &at, 4, 0, start, s == 0 ? 50 : start);
+        run_one(&p, &at, tokens, 8, start, false, got);
+        if (s == 0)
+            memcpy(want, got, size * sizeof(float));
+        test_floats_equal("divided by rows", got, want, size);
         mem_free(got);
         close_pair(&p);
     }
@@ -760,6 +795,7 @@ int main(void)
     Suite *s = suite_create("drafter-rows");
     TCase *c = test_case(s, "bits");
     tcase_add_loop_test(c, same_bits, 0, 3);
+    tcase_add_loop_test(c, many_rows_at_once, 0, 3);
     tcase_add_loop_test(c, context_ends_before_the_anchor, 0, 3);
     c = test_case(s, "visibility");
     tcase_add_test(c, visibility);
