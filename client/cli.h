@@ -14,6 +14,9 @@
 
 #include "client/dedit.h"
 
+/* What --seed and a batch's "seed" take, in their messages. */
+#define CLI_SEED_RULE "a whole number from 0 to 18446744073709551615"
+
 /* Exit status, documented in dedit-client(1). */
 enum {
     CLI_OK = 0,
@@ -88,9 +91,14 @@ char *cli_read(const struct cli *c, const char *path, size_t *ret_len);
 /* What the option writes is not what the command reads; in: its file, "-" for standard input, or NULL.  Prints and
  * returns false when it is. */
 bool cli_apart(const struct cli *c, const char *option, const char *out, const char *in);
+/* A JSON value as one line, without its end; a member "seed" has no sign. -1: it could not be written. */
+int cli_dump_json(const json_t *j, FILE *f);
 /* Prints and frees a JSON value as one line. */
 void cli_print_json(json_t *j);
 json_t *cli_usage_json(const struct dedit_usage *u);
+/* One line of text, in which the outermost object's "seed" may have 64 bits: *ret_seed is one that jansson cannot
+ * hold, which is 0 in the result and in the line; else 0. */
+json_t *cli_load_line(char *line, size_t n, uint64_t *ret_seed, json_error_t *ret_error);
 const char *cli_s(uint64_t n); /* "s", but for one */
 /* "12 prompt tokens, first token after 34 ms, 40 tokens, 56.7 tokens/s, ddtree, drafts in 12 of 15 rounds, acceptance
  * length 2.10, stop" */

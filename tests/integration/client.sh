@@ -19,6 +19,14 @@ until "$client" ping > /dev/null 2>&1; do
     sleep 0.05
 done
 
+# fails STATUS WORDS COMMAND...
+fails() {
+    want=$1
+    words=$2
+    shift 2
+    status "$want" "$@" || return 1
+    [ "$(wc -l < "$scratch/err")" -eq 1 ] && grep -q -e "$words" "$scratch/err"
+}
 ask() { "$client" generate --raw --temperature 0 --max-tokens 12 --ignore-eos "$@"; }
 # The engine by itself gives the same text.
 same() {
@@ -187,6 +195,77 @@ goes_on_behind() {
     [ $? -eq 1 ] && [ "$(wc -l < "$scratch/nul")" -eq "$(wc -l < "$scratch/out1")" ] && sed -n 2p "$scratch/nul" | grep -q '^{"line":2,'
 }
 ok 'a batch goes on behind a NUL' goes_on_behind
+# A result knows its line, whatever stands around it; another input is told, and nothing is lost.
+another_input() {
+    cp "$scratch/out1" "$scratch/kept"
+    want=$(sed -n 3p "$scratch/in" | tr -d '\n' | sha256sum | cut -c 1-16)
+    sed -n 3p "$scratch/kept" | grep -q "^{\"line\":3,\"request\":\"$want\"," || return 1
+    head -n 20 "$scratch/out1" > "$scratch/begun" && printf '{"line":21,"te' >> "$scratch/begun" && cp "$scratch/begun" "$scratch/copy"
+    { head -n 4 "$scratch/in" && echo '{"prompt": "another"}' && tail -n +6 "$scratch/in"; } > "$scratch/in2"
+    fails 1 'begun:5 answers another request than number 5 of .*in2: .* left as it is' "$client" batch --raw --output "$scratch/begun" "$scratch/in2" &&
+        cmp "$scratch/begun" "$scratch/copy" || return 1
+    head -n 12 "$scratch/in" > "$scratch/in3"
+    fails 1 'begun has 20 results, and .*in3 has 12 requests' "$client" batch --raw --output "$scratch/begun" "$scratch/in3" && cmp "$scratch/begun" "$scratch/copy" &&
+        ! "$client" batch --raw --output "$scratch/begun" - < "$scratch/in3" 2> "$scratch/err" && grep -q 'standard input has 12' "$scratch/err" || return 1
+    # Blanks and empty lines are no other request; lines that follow are new ones.
+    sed 's/^/  /; s/$/ \n/' "$scratch/in" > "$scratch/in4" && echo '{"prompt": "one more", "max_tokens": 2}' >> "$scratch/in4"
+    "$client" batch --raw --quiet --output "$scratch/begun" "$scratch/in4"
+    [ $? -eq 1 ] && [ "$(wc -l < "$scratch/begun")" -eq 43 ]
+}
+ok 'a batch goes on with its own input only' another_input
+# Two of them would write each result twice.
+two_writers() {
+    : > "$scratch/one"
+    flock "$scratch/one" "$client" batch --raw --output "$scratch/one" "$scratch/in" 2> "$scratch/err" && return 1
+    [ "$(cat "$scratch/err")" = "dedit-client: --output: $scratch/one: another dedit-client batch is writing there" ] && [ ! -s "$scratch/one" ] || return 1
+    for i in $(seq 30); do printf '{"prompt": "line %d", "max_tokens": 40, "seed": 1}\n' "$i"; done > "$scratch/many"
+    "$client" batch --raw --ignore-eos --quiet --output "$scratch/one" "$scratch/many" 2> "$scratch/err1" &
+    a=$!
+    "$client" batch --raw --ignore-eos --quiet --output "$scratch/one" "$scratch/many" 2> "$scratch/err2" &
+    b=$!
+    wait $a
+    ra=$?
+    wait $b
+    [ "$ra$?" != 11 ] && [ "$(wc -l < "$scratch/one")" -eq 30 ] && [ "$(cut -d , -f 1 "$scratch/one" | sort -u | wc -l)" -eq 30 ]
+}
+ok 'a batch has its output for itself' two_writers
+# Seeds have 64 bits everywhere, and no sign.
+seeds() {
+    for seed in 0 9223372036854775807 9223372036854775808 18446744073709551615; do
+        ask --seed $seed --json -n 2 hi | grep -q "\"seed\":$seed[,}]" || return 1
+        printf '{"id": {"seed": -1}, "note": {"seed": 3}, "prompt": "hi", "max_tokens": 2, "seed" : %s }\n' $seed | "$client" batch --raw > "$scratch/got" || return 1
+        grep -q "\"id\":{\"seed\":-1}" "$scratch/got" && grep -q "\"usage\":{.*\"seed\":$seed," "$scratch/got" || return 1
+        "$client" generate --raw --temperature 1 --seed $seed -n 8 --quiet hi > "$scratch/want1" && printf '{"prompt": "hi", "max_tokens": 8, "seed": %s}\n' $seed |
+            "$client" batch --raw | python3 -c 'import json,sys; sys.stdout.write(json.load(sys.stdin)["text"] + "\n")' > "$scratch/got1" && cmp "$scratch/want1" "$scratch/got1" || return 1
+        "$client" generate --raw --seed $seed -n 2 --quiet --trace-json "$scratch/seeds" hi > /dev/null && grep -q "\"seed\":$seed[,}]" "$scratch/seeds" &&
+            "$client" trace-html "$scratch/seeds" | grep -q "\"seed\":$seed[,}]" || return 1
+    done
+    status 2 "$client" generate --seed 18446744073709551616 hi && grep -q -e '--seed: .* is not a whole number from 0 to 18446744073709551615' "$scratch/err" &&
+        ! printf '{"prompt": "hi", "seed": -1}\n' | "$client" batch --raw > "$scratch/got" && grep -q 'seed must be a whole number from 0 to 18446744073709551615' "$scratch/got" &&
+        ! printf '{"prompt": "hi", "seed": 18446744073709551616}\n' | "$client" batch --raw > "$scratch/got" && grep -q 'too big integer' "$scratch/got"
+}
+ok 'seeds of 64 bits' seeds
+# The command line's drafting is for the lines that it fits; what a line asks for itself must fit.
+drafting_of_lines() {
+    printf '{"prompt": "a b a b", "max_tokens": 4, "method": "%s"}\n' ar ngram auto ar > "$scratch/lines"
+    "$client" batch --raw --window 4 --passes 2 --tree-budget 8 --edit-visibility causal --verification rejection "$scratch/lines" > "$scratch/got" || { cat "$scratch/got"; return 1; }
+    "$client" batch --raw --method ar --window 4 "$scratch/lines" > /dev/null || return 1
+    # shellcheck disable=SC2016
+    printf '%s\n' '{"prompt": "x", "method": "ar", "window": 4}' '{"prompt": "x", "method": "ngram", "passes": 2}' '{"prompt": "x", "window": 1.5}' \
+        '{"prompt": "x", "max_tokens": 2, "method": "ngram", "window": 3}' '{"prompt": "x", "max_tokens": 2}' > "$scratch/lines"
+    "$client" batch --raw --method ar "$scratch/lines" > "$scratch/got" && return 1
+    [ "$(grep -c '"error"' "$scratch/got")" -eq 3 ] && sed -n 1p "$scratch/got" | grep -q 'ar drafts nothing' && sed -n 2p "$scratch/got" | grep -q 'ngram has no edit passes' &&
+        sed -n 3p "$scratch/got" | grep -q 'whole numbers from 1' || return 1
+    # What the command line says for all lines is the daemon's to refuse.
+    ! echo '{"prompt": "x"}' | "$client" batch --raw --method ar --window 4 > "$scratch/got" && grep -q 'ar drafts nothing' "$scratch/got"
+}
+ok 'drafting of a batch is for the lines that it fits' drafting_of_lines
+prompt_or_messages() {
+    ! echo '{"prompt": "x", "messages": [{"role": "user", "content": "y"}]}' | "$client" batch --raw > "$scratch/got" &&
+        grep -q '"code":"invalid-argument","message":"a line has \\"prompt\\" or \\"messages\\", not both"' "$scratch/got" &&
+        echo '{"prompt": null, "messages": [{"role": "user", "content": "y"}], "max_tokens": 2}' | "$client" batch --chat-format chatml > "$scratch/got"
+}
+ok 'a line of a batch has prompt or messages' prompt_or_messages
 tokens() {
     ids=$("$client" tokenize 'hello there') || return 1
     # shellcheck disable=SC2086 # one id a word
@@ -335,14 +414,6 @@ in_bash() {
 }
 ok 'completion in bash' in_bash
 
-# fails STATUS WORDS COMMAND...
-fails() {
-    want=$1
-    words=$2
-    shift 2
-    status "$want" "$@" || return 1
-    [ "$(wc -l < "$scratch/err")" -eq 1 ] && grep -q -e "$words" "$scratch/err"
-}
 ok 'a wrong option names the nearest' fails 2 'did you mean --temperature' "$client" generate --temprature 1 hi
 ok 'a wrong command names the nearest' fails 2 'did you mean generate' "$client" generat hi
 ok 'a missing value' fails 2 'needs a value' "$client" generate hi --seed
