@@ -283,8 +283,7 @@ volatile int cli_interrupted;
 
 static void on_interrupt(int sig)
 {
-    (void)sig;
-    cli_interrupted = 1;
+    cli_interrupted = sig;
 }
 
 void cli_catch_interrupt(bool on)
@@ -292,6 +291,18 @@ void cli_catch_interrupt(bool on)
     struct sigaction a = {.sa_handler = on ? on_interrupt : SIG_DFL};
     cli_interrupted = 0;
     sigaction(SIGINT, &a, NULL);
+}
+
+void cli_catch_end(bool on)
+{
+    const struct sigaction a = {.sa_handler = on ? on_interrupt : SIG_DFL};
+    static const int signals[] = {SIGTERM, SIGHUP};
+    cli_catch_interrupt(on);
+    for (size_t i = 0; i < ARRAY_LEN(signals); i++) {
+        struct sigaction was;
+        if (sigaction(signals[i], NULL, &was) == 0 && was.sa_handler != SIG_IGN)
+            sigaction(signals[i], &a, NULL);
+    }
 }
 
 /* ---- main ------------------------------------------------------------------------------------------------------ */

@@ -24,7 +24,7 @@ enum {
     CLI_USAGE = 2,     /* the command line is wrong */
     CLI_NO_DAEMON = 3, /* no daemon listens, or it went away */
     CLI_REFUSED = 4,   /* the daemon refused: a limit, a value, a missing right */
-    CLI_INTERRUPTED = 130
+    CLI_INTERRUPTED = 130 /* or 128 and another signal */
 };
 
 struct cli_option {
@@ -111,9 +111,11 @@ void cli_print_drafting(FILE *f, const struct dedit_usage *u);
 void cli_prompt(struct cli *c, const char *text, size_t len, struct dedit_chat_message m[2]);
 const char *cli_sgr(const struct cli *c, const char *code); /* "" without colours */
 
-/* Set by SIGINT while cli_catch_interrupt is in force. */
+/* The signal: set by SIGINT while cli_catch_interrupt is in force; by SIGTERM and SIGHUP, too, while cli_catch_end
+ * is, for commands that leave nothing half done (a SIGHUP that is ignored stays so). */
 extern volatile int cli_interrupted;
 void cli_catch_interrupt(bool on);
+void cli_catch_end(bool on);
 
 /* The commands. */
 int cli_generate(struct cli *c);

@@ -76,6 +76,7 @@ bin_PROGRAMS += %D%/dedit-client
 	%D%/cli-json.c \
 	%D%/cli-options.c \
 	%D%/cli-parse.h \
+	%D%/cli-rm.c \
 	%D%/cli-sha256.c \
 	%D%/cli-sha256.h \
 	%D%/cli-stats.c \

@@ -302,7 +302,7 @@ hashed() {
     "$client" add --store "$scratch/store" --name tiny "$model" > "$scratch/got" && (cd "$scratch/store" && sha256sum -c tiny.sha256) &&
         [ "$(wc -l < "$scratch/store/tiny.sha256")" -eq "$(find "$model" -type f | wc -l)" ] &&
         grep -q -x -F -f "$scratch/store/tiny.sha256" "$scratch/got" &&
-        "$client" rm --json --store "$scratch/store" tiny | grep -q -x '{"ok":true}' && [ -z "$(ls "$scratch/store")" ] || return 1
+        "$client" rm --json --store "$scratch/store" tiny | grep -q -x '{"ok":true,"removed":\["tiny"\],"kept":\[\]}' && [ -z "$(ls "$scratch/store")" ] || return 1
     # Sums of all lengths around a block: files of a folder beside its model.
     cp -r "$model" "$scratch/lengths" && for n in 0 1 54 55 56 57 63 64 65 119 120 121 128 1048576 1048577; do head -c $n /dev/zero > "$scratch/lengths/$n"; done
     "$client" add --json --store "$scratch/store" "$scratch/lengths/" | python3 -c 'import json,sys; j = json.load(sys.stdin); assert j["name"] == "lengths" and j["sha256"] is None and len(j["files"]) > 15, j' &&
@@ -339,7 +339,7 @@ not_its_own() {
     # What a run that was killed left is removed; what somebody else holds is not touched.
     mkdir -p "$scratch/store/.tiny.adding/tiny" && echo old > "$scratch/store/.tiny.adding/tiny/old" || return 1
     flock "$scratch/store/.tiny.adding" "$client" add --store "$scratch/store" --name tiny "$model" 2> "$scratch/err" && return 1
-    grep -q 'another dedit-client add is writing there' "$scratch/err" && [ -e "$scratch/store/.tiny.adding/tiny/old" ] &&
+    grep -q 'store/tiny: another dedit-client is adding or removing it' "$scratch/err" && [ -e "$scratch/store/.tiny.adding/tiny/old" ] &&
         status 0 "$client" add --store "$scratch/store" --name tiny "$model" && [ ! -e "$scratch/store/tiny/old" ] && [ ! -e "$scratch/store/.tiny.adding" ]
 }
 ok 'add: what is not its own stays' not_its_own
@@ -374,6 +374,37 @@ drafters() {
         rm -r "$scratch/store"
 }
 ok 'add: drafters' drafters
+# A model goes with its sums and the drafter that only it has; sums do not go alone.
+removes() {
+    rm -rf "$scratch/store" && d=$golden/drafter && set -- "$client" add --store "$scratch/store" && rm="$client rm --store $scratch/store" || return 1
+    "$@" --name t "$d/target" > /dev/null && "$@" --name t.drafter "$d/fitted" > /dev/null || return 1
+    # shellcheck disable=SC2086 # words
+    fails 2 't.sha256 has the sums of t; "rm t" removes both' $rm t.sha256 && [ "$(in_store)" = 't t.drafter t.drafter.sha256 t.sha256' ] &&
+        status 0 $rm t && [ -z "$(in_store)" ] && [ "$(cat "$scratch/err")" = 't.drafter is removed, too: it was the drafter of t' ] || return 1
+    # One name, a folder and a file: both have the drafter, which must be that of both, and stays with the last.
+    "$@" --name t "$d/target" > /dev/null && "$@" --name t.drafter "$d/fitted" > /dev/null || return 1
+    status 1 "$@" --name t.gguf "$golden/gguf/a_llama_tied.Q8_0.gguf" && grep -q 't.drafter would be the drafter of t.gguf, too, and is none: ' "$scratch/err" || return 1
+    cp "$golden/gguf/a_llama_tied.Q8_0.gguf" "$scratch/store/t.gguf"
+    # shellcheck disable=SC2086 # words
+    $rm --json t | grep -q -x '{"ok":true,"removed":\["t"\],"kept":\["t.drafter"\]}' && [ "$(in_store)" = 't.drafter t.drafter.sha256 t.gguf' ] &&
+        status 0 $rm t.gguf && [ -z "$(in_store)" ] || return 1
+    "$@" --name t "$d/target" > /dev/null && cp "$golden/gguf/a_llama_tied.Q8_0.gguf" "$scratch/store/t.gguf" || return 1
+    status 1 "$@" --name t.drafter "$d/fitted" && grep -q 'a drafter of another model' "$scratch/err" || return 1
+    # What is no file alone, sums whose model went away, and what was put there by hand.
+    mkdir -p "$scratch/store/hand/onnx/deep" && echo x > "$scratch/store/hand/onnx/deep/file" && echo x > "$scratch/store/gone.sha256" && ln -s /etc "$scratch/store/link" || return 1
+    # shellcheck disable=SC2086 # words
+    for name in hand gone link t.gguf t; do status 0 $rm $name || return 1; done
+    [ -z "$(in_store)" ] && [ -d /etc ] && status 1 $rm t
+}
+ok 'rm: drafters and sums' removes
+# What earlier versions left when they were killed.
+old_leftovers() {
+    rm -rf "$scratch/store" && mkdir -p "$scratch/store/.x.adding" && sh -c 'echo $$' > "$scratch/dead" && dead=$(cat "$scratch/dead") || return 1
+    echo half > "$scratch/store/.x.adding/x" && : > "$scratch/store/y.sha256.tmp-$dead-0" && : > "$scratch/store/z.sha256.tmp-$$-0" && : > "$scratch/store/note.sha256.tmp"
+    status 0 "$client" rm --store "$scratch/store" x && grep -q 'x.adding: removed what is left of a command that was killed' "$scratch/err" &&
+        [ "$(in_store)" = "note.sha256.tmp z.sha256.tmp-$$-0" ]
+}
+ok 'rm: what was left by a command that was killed' old_leftovers
 chat_json() {
     printf 'hi\n/show\n/nonsense\n' | "$client" chat --json --chat-format chatml --max-tokens 4 | python3 -c '
 import json, sys
