@@ -501,6 +501,13 @@ ok 'given twice' conf_error '[daemon]\nmax_models = 1\nmax_models = 2\n' 'bad:3.
 ok 'long line' conf_error "[daemon]\nsocket = /$(printf '%0300d' 0)\n" 'bad:2.*190'
 ok 'model without a path' conf_error '[model x]\npreload = yes\n' 'model x.*path'
 ok 'no such default' conf_error '[daemon]\ndefault_model = y\n' 'default_model.*y'
+conf_faults() {
+    printf '[daemon]\nmax_models = 0\nfoo = 1\n[model x]\npath = /nowhere/m\n[model y]\npath = %s\ndrafter = /nowhere/d\n' "$(cd "$model" && pwd)" > "$scratch/bad"
+    status 78 "$daemon" --check-config --config "$scratch/bad" && [ "$(grep -c "^dedit-d: $scratch/bad:[2358]: \[" "$scratch/err")" -eq 4 ] && [ "$(wc -l < "$scratch/err")" -eq 4 ] || return 1
+    # A start tells the same of values.
+    status 78 "$daemon" --socket "$scratch/s2" --config "$scratch/bad" && [ "$(wc -l < "$scratch/err")" -eq 2 ] && [ ! -e "$scratch/s2" ]
+}
+ok 'all faults, and what is not there' conf_faults
 ok 'unknown flag' fails 78 'unknown option' "$daemon" --nonsense
 lint_man() { mandoc -T lint -W warning "$top"/man/*.[1-8]; }
 ok 'manual pages are clean' lint_man
