@@ -232,13 +232,13 @@ ok 'a batch has its output for itself' two_writers
 # Seeds have 64 bits everywhere, and no sign.
 seeds() {
     for seed in 0 9223372036854775807 9223372036854775808 18446744073709551615; do
-        ask --seed $seed --json -n 2 hi | grep -q "\"seed\":$seed[,}]" || return 1
+        ask --seed $seed --json -n 2 hi | grep -q "\"seed\":${seed}[,}]" || return 1
         printf '{"id": {"seed": -1}, "note": {"seed": 3}, "prompt": "hi", "max_tokens": 2, "seed" : %s }\n' $seed | "$client" batch --raw > "$scratch/got" || return 1
         grep -q "\"id\":{\"seed\":-1}" "$scratch/got" && grep -q "\"usage\":{.*\"seed\":$seed," "$scratch/got" || return 1
         "$client" generate --raw --temperature 1 --seed $seed -n 8 --quiet hi > "$scratch/want1" && printf '{"prompt": "hi", "max_tokens": 8, "seed": %s}\n' $seed |
             "$client" batch --raw | python3 -c 'import json,sys; sys.stdout.write(json.load(sys.stdin)["text"] + "\n")' > "$scratch/got1" && cmp "$scratch/want1" "$scratch/got1" || return 1
-        "$client" generate --raw --seed $seed -n 2 --quiet --trace-json "$scratch/seeds" hi > /dev/null && grep -q "\"seed\":$seed[,}]" "$scratch/seeds" &&
-            "$client" trace-html "$scratch/seeds" | grep -q "\"seed\":$seed[,}]" || return 1
+        "$client" generate --raw --seed $seed -n 2 --quiet --trace-json "$scratch/seeds" hi > /dev/null && grep -q "\"seed\":${seed}[,}]" "$scratch/seeds" &&
+            "$client" trace-html "$scratch/seeds" | grep -q "\"seed\":${seed}[,}]" || return 1
     done
     status 2 "$client" generate --seed 18446744073709551616 hi && grep -q -e '--seed: .* is not a whole number from 0 to 18446744073709551615' "$scratch/err" &&
         ! printf '{"prompt": "hi", "seed": -1}\n' | "$client" batch --raw > "$scratch/got" && grep -q 'seed must be a whole number from 0 to 18446744073709551615' "$scratch/got" &&
@@ -394,6 +394,7 @@ removes() {
     mkdir -p "$scratch/store/hand/onnx/deep" && echo x > "$scratch/store/hand/onnx/deep/file" && echo x > "$scratch/store/gone.sha256" && ln -s /etc "$scratch/store/link" || return 1
     # shellcheck disable=SC2086 # words
     for name in hand gone link t.gguf t; do status 0 $rm $name || return 1; done
+    # shellcheck disable=SC2086 # words
     [ -z "$(in_store)" ] && [ -d /etc ] && status 1 $rm t
 }
 ok 'rm: drafters and sums' removes

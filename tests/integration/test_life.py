@@ -835,6 +835,47 @@ def a_model_is_in_the_store_with_its_sums_or_not():
 
 
 @test
+def a_file_that_is_written_is_there_or_not():
+    """Killed at each step: what is written whole has no name before it is; where one is replaced, another name is there
+    for the moment before."""
+    base = tempfile.mkdtemp(prefix="dedit-life-")
+    trace = base + "/trace"
+    with open(trace, "w") as f:
+        f.write('{"trace": 1, "model": "m", "method": "ar"}\n')
+    try:
+        fd = os.open(base, os.O_TMPFILE | os.O_WRONLY)
+    except OSError:
+        fd = -1  # a file system without such files: names are left
+    try:
+        for before in (None, "old"):
+            left = 0
+            for step in range(1, 100):
+                for n in os.listdir(base):
+                    if n != "trace":
+                        os.unlink(os.path.join(base, n))
+                if before:
+                    with open(base + "/page", "w") as f:
+                        f.write(before)
+                r = store_command("trace-html", "-o", base + "/page", trace, env=preload(FAKE_KILL=str(step)))
+                assert r.returncode in (0, -9), r
+                there = set(os.listdir(base)) - {"trace", "page"}
+                assert os.path.exists(base + "/page") or not before
+                if os.path.exists(base + "/page"):
+                    with open(base + "/page") as f:
+                        text = f.read()
+                    assert text == before or text.rstrip().endswith("</html>"), text[-100:]
+                left += len(there)
+                if r.returncode == 0:
+                    assert not there
+                    break
+            assert step > 2 and (left <= (1 if before else 0) or fd < 0), (before, left)
+    finally:
+        if fd >= 0:
+            os.close(fd)
+        shutil.rmtree(base)
+
+
+@test
 def add_ends_cleanly_at_signals():
     """SIGINT, SIGTERM and SIGHUP: nothing is left, and the status says which; what a live add works on is let be."""
     base = tempfile.mkdtemp(prefix="dedit-life-")
