@@ -122,22 +122,22 @@ json_t *cli_load_line(char *line, size_t n, uint64_t *ret_seed, json_error_t *re
 {
     json_t *j = json_loadb(line, n, 0, ret_error);
     size_t len = 0;
-    uint64_t seed;
+    uint64_t seed = 0;
     char digits[24];
     *ret_seed = 0;
     if (j || json_error_code(ret_error) != json_error_numeric_overflow)
         return j;
     char *at = find_seed(line, n, &len);
-    if (!at || len >= sizeof digits)
+    if (!at || len < 2)
         return NULL;
-    memcpy(digits, at, len);
-    digits[len] = 0;
-    if (parse_u64(digits, &seed) < 0)
-        return NULL;
-    /* Read as 0, which stands for it. */
+    const size_t take = len < sizeof digits ? len : sizeof digits - 1; /* too many are too many */
+    memcpy(digits, at, take);
+    digits[take] = 0;
+    const bool holds = parse_u64(digits, &seed) == 0;
+    /* 0 stands for what is given back, -1 for what no seed can be. */
     memset(at, ' ', len);
-    *at = '0';
+    memcpy(at, holds ? " 0" : "-1", 2);
     j = json_loadb(line, n, 0, ret_error);
-    *ret_seed = j ? seed : 0;
+    *ret_seed = j && holds ? seed : 0;
     return j;
 }

@@ -97,7 +97,7 @@ int cli_dump_json(const json_t *j, FILE *f);
 void cli_print_json(json_t *j);
 json_t *cli_usage_json(const struct dedit_usage *u);
 /* One line of text, in which the outermost object's "seed" may have 64 bits: *ret_seed is one that jansson cannot
- * hold, which is 0 in the result and in the line; else 0. */
+ * hold, which is 0 in the result and in the line; else 0.  One that has more is -1 there. */
 json_t *cli_load_line(char *line, size_t n, uint64_t *ret_seed, json_error_t *ret_error);
 const char *cli_s(uint64_t n); /* "s", but for one */
 /* "12 prompt tokens, first token after 34 ms, 40 tokens, 56.7 tokens/s, ddtree, drafts in 12 of 15 rounds, acceptance
