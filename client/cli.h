@@ -20,10 +20,10 @@
 /* Exit status, documented in dedit-client(1). */
 enum {
     CLI_OK = 0,
-    CLI_FAILED = 1,    /* the request was accepted and failed, or a file could not be used */
-    CLI_USAGE = 2,     /* the command line is wrong */
-    CLI_NO_DAEMON = 3, /* no daemon listens, or it went away */
-    CLI_REFUSED = 4,   /* the daemon refused: a limit, a value, a missing right */
+    CLI_FAILED = 1,       /* the request was accepted and failed, or a file could not be used */
+    CLI_USAGE = 2,        /* the command line is wrong */
+    CLI_NO_DAEMON = 3,    /* no daemon listens, or it went away */
+    CLI_REFUSED = 4,      /* the daemon refused: a limit, a value, a missing right */
     CLI_INTERRUPTED = 130 /* or 128 and another signal */
 };
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/parse.h"
 #include "base/strbuf.h"
 #include "daemon/config-internal.h"
 #include "daemon/config-values.h"
@@ -242,4 +243,65 @@ int config_check_paths(const struct config *c, struct config_faults *faults, str
     for (size_t i = 0; i < c->n_models && r == 0; i++)
         r = check_model(&k, &c->models[i]);
     return r;
+}
+
+/* ---- order --------------------------------------------------------------------------------------- */
+
+/* A fault as it is sorted: file, then line; what has no place comes last, as it was found. */
+struct placed {
+    const char *text;
+    size_t bytes, file_bytes; /* file_bytes: "file" of "file:line: ", or 0 */
+    uint32_t line;
+    size_t number;
+};
+
+static void find_place(struct placed *p)
+{
+    const char *end = p->text + p->bytes;
+    for (const char *s = p->text; (s = memchr(s, ':', (size_t)(end - s))); s++) {
+        const size_t n = strspn(s + 1, "0123456789");
+        char digits[12];
+        if (!n || n >= sizeof digits || s[n + 1] != ':')
+            continue;
+        memcpy(digits, s + 1, n);
+        digits[n] = 0;
+        if (parse_u32(digits, UINT32_MAX, &p->line) == 0)
+            p->file_bytes = (size_t)(s - p->text);
+        return;
+    }
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct placed *x = a, *y = b;
+    const size_t n = x->file_bytes < y->file_bytes ? x->file_bytes : y->file_bytes;
+    int r = !x->file_bytes - !y->file_bytes;
+    if (r == 0)
+        r = memcmp(x->text, y->text, n);
+    if (r == 0) /* dedit.conf is read before dedit.conf.d/x.conf */
+        r = (x->file_bytes > y->file_bytes) - (x->file_bytes < y->file_bytes);
+    if (r == 0)
+        r = (x->line > y->line) - (x->line < y->line);
+    return r ? r : (x->number > y->number) - (x->number < y->number);
+}
+
+int config_sort_faults(struct config_faults *f, struct error *err)
+{
+    _cleanup_strbuf_ struct strbuf sorted = {0};
+    _cleanup_free_ struct placed *list = mem_calloc(f->n + 1, sizeof *list);
+    const char *s = f->text.s;
+    if (!list || strbuf_reserve(&sorted, f->text.len + 1) < 0)
+        return ERR_NOMEM(err);
+    for (size_t i = 0; i < f->n; i++, s += list[i - 1].bytes) {
+        list[i] = (struct placed){.text = s, .bytes = strcspn(s, "\n") + 1, .number = i};
+        find_place(&list[i]);
+    }
+    qsort(list, f->n, sizeof *list, by_place);
+    for (size_t i = 0; i < f->n; i++)
+        if (strbuf_add(&sorted, list[i].text, list[i].bytes) < 0)
+            return ERR_NOMEM(err);
+    strbuf_done(&f->text);
+    f->text = sorted;
+    sorted = (struct strbuf){0};
+    return 0;
 }

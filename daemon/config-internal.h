@@ -27,3 +27,5 @@ int config_read_files(struct config *c, const char *file, bool named, struct con
 int config_check_values(struct config *c, struct config_faults *f, struct error *err);
 /* What a start would need to find: models, drafters, folders, groups. */
 int config_check_paths(const struct config *c, struct config_faults *f, struct error *err);
+/* Files and lines in their order. */
+int config_sort_faults(struct config_faults *f, struct error *err);

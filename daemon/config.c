@@ -17,7 +17,7 @@
 #include "daemon/config-values.h"
 
 #define STANDARD_FILE DEDIT_SYSCONFDIR "/dedit/dedit.conf"
-#define MAX_MODELS  256u
+#define MAX_MODELS    256u
 
 /* ---- objects ---------------------------------------------------------------------------------------------- */
 
@@ -366,6 +366,8 @@ int config_check(int argc, char **argv, char **ret_text, size_t *ret_n, struct e
     _cleanup_(config_freep) struct config *c = made;
     if (r == 0 && c && action == CONFIG_CHECK)
         r = config_check_paths(c, &f, err);
+    if (r == 0)
+        r = config_sort_faults(&f, err);
     if (r < 0) {
         strbuf_done(&f.text);
         return r;

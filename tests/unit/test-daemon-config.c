@@ -369,8 +369,13 @@ START_TEST(all_faults_are_told)
     const char **args = ARGS("--check-config", "--config", file, "--socket", "/nowhere/s",
                              "--threads", "x", "--default-model", "q");
     ck_ok(config_check(10, (char **)(uintptr_t)args, &text, &n, &err), &err);
-    for (size_t i = 0; i < ARRAY_LEN(wanted); i++)
-        ck_assert_msg(strstr(text, wanted[i]) != NULL, "%s is not in\n%s", wanted[i], text);
+    const char *before = text;
+    for (size_t i = 0; i < ARRAY_LEN(wanted); i++) { /* those of the file in its order */
+        const char *at = strstr(text, wanted[i]);
+        ck_assert_msg(at != NULL, "%s is not in\n%s", wanted[i], text);
+        ck_assert_msg(at >= before || *wanted[i] != ':', "%s: order\n%s", wanted[i], text);
+        before = at;
+    }
     ck_assert_msg(n == ARRAY_LEN(wanted), "%zu:\n%s", n, text);
     mem_free(text);
     /* Nothing is wrong; and without --check-config nothing on disk is looked at. */
