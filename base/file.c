@@ -103,9 +103,92 @@ int file_write_atomic(const char *path, const void *data, size_t len, struct err
     return file_write_parts(path, &all, 1, err);
 }
 
-int file_write_parts(const char *path, const struct iovec *parts, size_t n, struct error *err)
+/* A new file beside path that has no name yet, so that nothing is left of a process that is killed; negative where the
+ * file system has none. */
+static int open_unnamed(const char *path)
+{
+    _cleanup_free_ char *folder = mem_strdup(path);
+    if (!folder)
+        return -1;
+    char *slash = strrchr(folder, '/');
+    if (slash)
+        slash[slash == folder] = '\0';
+    return open(slash ? folder : ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+}
+
+/* Gives it one, which must be free. */
+static int name_file(int fd, const char *path)
+{
+    char proc[40];
+    snprintf(proc, sizeof proc, "/proc/self/fd/%d", fd);
+    return linkat(AT_FDCWD, proc, AT_FDCWD, path, AT_SYMLINK_FOLLOW);
+}
+
+/* The next name for a file that is to replace path.  One that exists is left over from a process with our number that
+ * died here. */
+static void next_name(char *tmp, size_t cap, const char *path)
 {
     static atomic_uint serial;
+    snprintf(tmp, cap, "%s.tmp-%ld-%u", path, (long)getpid(), atomic_fetch_add(&serial, 1));
+}
+enum { NAMES = 100 }; /* that are tried */
+
+/* Not mkstemp: the new file gets the mode that the umask says. */
+static int open_named(char *tmp, size_t cap, const char *path)
+{
+    int fd = -1;
+    for (unsigned i = 0; fd < 0 && i < NAMES; i++) {
+        next_name(tmp, cap, path);
+        fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+        if (fd < 0 && errno != EEXIST)
+            break;
+    }
+    return fd;
+}
+
+/* Who replaces a file does not open it to others. */
+static void keep_mode(int fd, const char *path)
+{
+    struct stat st;
+    if (lstat(path, &st) == 0 && S_ISREG(st.st_mode))
+        (void)fchmod(fd, st.st_mode & 0777);
+}
+
+/* 0: path is that file.  1: it has the name tmp, to be renamed.  -1 with errno. */
+static int name_unnamed(int fd, char *tmp, size_t cap, const char *path)
+{
+    struct stat st;
+    int r = -1;
+    if (lstat(path, &st) < 0 && errno == ENOENT && name_file(fd, path) == 0)
+        return 0;
+    for (unsigned i = 0; r < 0 && i < NAMES; i++) {
+        next_name(tmp, cap, path);
+        r = name_file(fd, tmp);
+        if (r < 0 && errno != EEXIST)
+            break;
+    }
+    return r < 0 ? -1 : 1;
+}
+
+/* As name_unnamed(); 2: it cannot be done so. */
+static int write_unnamed(char *tmp, size_t cap, const char *path, const struct iovec *parts,
+                         size_t n)
+{
+    _cleanup_fd_ int fd = open_unnamed(path);
+    if (fd < 0)
+        return 2;
+    keep_mode(fd, path);
+    if (write_parts(fd, parts, n) < 0)
+        return -1;
+    const int r = name_unnamed(fd, tmp, cap, path);
+    return r < 0 && (errno == ENOENT || errno == EPERM || errno == EACCES || errno == ENOSYS ||
+                     errno == EOPNOTSUPP)
+               ? 2 /* no /proc, or a sandbox */
+               : r;
+}
+
+int file_write_parts(const char *path, const struct iovec *parts, size_t n, struct error *err)
+{
     size_t cap;
     if (!*path)
         return ERR(err, INVALID, "an empty file name was given");
@@ -114,27 +197,29 @@ int file_write_parts(const char *path, const struct iovec *parts, size_t n, stru
     _cleanup_free_ char *tmp = mem_alloc(cap);
     if (!tmp)
         return ERR_NOMEM(err);
-    _cleanup_fd_ int fd = -1;
-    /* Not mkstemp: the new file gets the mode that the umask says.  A name that exists is left over
-     * from a process with our number that died here. */
-    for (unsigned attempt = 0; fd < 0 && attempt < 100; attempt++) {
-        snprintf(tmp, cap, "%s.tmp-%ld-%u", path, (long)getpid(), atomic_fetch_add(&serial, 1));
-        fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
-        if (fd < 0 && errno != EEXIST)
-            break;
+    int r = write_unnamed(tmp, cap, path, parts, n);
+    if (r == 2) {
+        _cleanup_fd_ int fd = open_named(tmp, cap, path);
+        if (fd < 0)
+            return ERR(err, IO, "%s: cannot write: no file can be made beside it: %s", path,
+                       strerror(errno));
+        keep_mode(fd, path);
+        r = 1;
+        if (write_parts(fd, parts, n) < 0) {
+            r = -1;
+            const int saved = errno;
+            (void)unlink(tmp);
+            errno = saved;
+        }
     }
-    if (fd < 0)
-        return ERR(err, IO, "%s: cannot write: no file can be made beside it: %s", path,
-                   strerror(errno));
-    /* Who replaces a file does not open it to others. */
-    struct stat st;
-    if (lstat(path, &st) == 0 && S_ISREG(st.st_mode))
-        (void)fchmod(fd, st.st_mode & 0777);
-    if (write_parts(fd, parts, n) < 0 || rename(tmp, path) < 0) {
-        int saved = errno;
+    if (r == 1 && rename(tmp, path) < 0) {
+        r = -1;
+        const int saved = errno;
         (void)unlink(tmp);
-        return ERR(err, IO, "%s: cannot write: %s", path, strerror(saved));
+        errno = saved;
     }
+    if (r < 0)
+        return ERR(err, IO, "%s: cannot write: %s", path, strerror(errno));
     snprintf(tmp, cap, "%s", path);
     sync_folder_of(tmp);
     return 0;

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -32,6 +33,31 @@ static const char *name_of(const char *path)
     return slash ? slash + 1 : path;
 }
 
+/* Where a link to what is not there yet leads; the path itself when it is none.  NULL: nowhere, or no memory. */
+static char *end_of(const char *path)
+{
+    enum { MAX_LINKS = 40 };
+    char to[PATH_MAX];
+    char *at = mem_strdup(path);
+    for (int i = 0; at && i < MAX_LINKS; i++) {
+        ssize_t n = readlink(at, to, sizeof to - 1);
+        if (n < 0)
+            return at;
+        to[n] = 0;
+        const char *slash = strrchr(at, '/');
+        const size_t in = to[0] != '/' && slash ? (size_t)(slash - at) + 1 : 0;
+        char *next = mem_alloc(in + (size_t)n + 1);
+        if (next) {
+            memcpy(next, at, in);
+            memcpy(next + in, to, (size_t)n + 1);
+        }
+        mem_free(at);
+        at = next;
+    }
+    mem_free(at);
+    return NULL;
+}
+
 bool file_is_same(const char *a, const char *b)
 {
     struct stat x, y;
@@ -42,9 +68,12 @@ bool file_is_same(const char *a, const char *b)
     if (there)
         return x.st_dev == y.st_dev && x.st_ino == y.st_ino &&
                (S_ISREG(x.st_mode) || S_ISDIR(x.st_mode));
-    _cleanup_free_ char *in = folder_of(a), *beside = folder_of(b);
-    return in && beside && strcmp(name_of(a), name_of(b)) == 0 && stat(in, &x) == 0 &&
-           stat(beside, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+    _cleanup_free_ char *first = end_of(a), *second = end_of(b);
+    if (!first || !second || strcmp(name_of(first), name_of(second)) != 0)
+        return false;
+    _cleanup_free_ char *in = folder_of(first), *beside = folder_of(second);
+    return in && beside && stat(in, &x) == 0 && stat(beside, &y) == 0 && x.st_dev == y.st_dev &&
+           x.st_ino == y.st_ino;
 }
 
 /* Whether a path is there and is what a model's or drafter's folder is read from. */
@@ -96,9 +125,18 @@ static int how(const char *path, struct error *err)
     if (S_ISDIR(st.st_mode))
         return ERR(err, IO, "%s: cannot write: it is a folder", path);
     const bool link = S_ISLNK(st.st_mode);
-    if (link && stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+    if (link && stat(path, &st) < 0 && errno == ENOENT) {
+        _cleanup_free_ char *end = end_of(path);
+        if (!end || !*end || end[strlen(end) - 1] == '/' || !folder_is_writable(end))
+            return ERR(err, IO,
+                       "%s: cannot write: it is a link to %s, and there is no such folder, or it "
+                       "cannot be written",
+                       path, end ? end : "nowhere");
+        return 1;
+    }
+    if (link && S_ISDIR(st.st_mode))
         return ERR(err, IO, "%s: cannot write: it is a link to a folder", path);
-    if (access(path, W_OK) < 0 && !(link && errno == ENOENT))
+    if (access(path, W_OK) < 0)
         return ERR(err, IO, "%s: cannot write: %s", path, strerror(errno));
     return link || !S_ISREG(st.st_mode) || !folder_is_writable(path);
 }

@@ -5,7 +5,8 @@
  * before stays when it cannot be written.  A file that is replaced keeps its mode.
  *
  * What cannot be replaced gets the text as it is: a terminal or a pipe, the file behind a link, a file
- * in a folder that cannot be written.
+ * in a folder that cannot be written.  A link to what is not there makes the file that it leads to, where
+ * there is a folder for it.
  */
 #pragma once
 

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * dedit-client add: a model, or the drafter of one, into the model store.  It is read and checked as
- * the daemon would do it, copied into the folder .NAME.adding, and hashed on the way.  The model, and
- * then NAME.sha256, which is what `sha256sum -c` reads, appear when all of it is there; nothing that is
- * there already is touched.  The lock of that folder keeps a second add of the name out; what one that
- * was killed left there is removed by the next.
+ * the daemon would do it, copied into the folder .NAME.adding, and hashed on the way.  The model and
+ * NAME.sha256, which is what `sha256sum -c` reads, appear when all of it is there; nothing that is
+ * there already is touched.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -27,10 +26,10 @@ struct adding {
     const char *name;
     bool folder; /* the source is one */
     bool drafter;
-    struct strbuf store, to, to_sums; /* in the store */
-    struct strbuf stage, staged;      /* .NAME.adding, and the copy in it */
-    struct strbuf sums;               /* text of NAME.sha256 */
-    json_t *files;                    /* name -> hash */
+    struct strbuf store;
+    struct store_stage stage;
+    struct strbuf sums; /* text of NAME.sha256 */
+    json_t *files;      /* name -> hash */
 };
 
 /* ---- copying ----------------------------------------------------------------------------------- */
@@ -90,7 +89,7 @@ static int copy_folder(struct adding *a)
 {
     DIR *d = opendir(a->from);
     int status = CLI_OK;
-    if (!d || mkdir(a->staged.s, 0755) < 0) {
+    if (!d || mkdir(a->stage.item.s, 0755) < 0) {
         status =
             cli_fail_text(a->c, CLI_FAILED, "%s: %s", d ? a->store.s : a->from, strerror(errno));
         if (d)
@@ -107,7 +106,7 @@ static int copy_folder(struct adding *a)
         _cleanup_strbuf_ struct strbuf from = {0}, to = {0}, name = {0};
         struct stat st;
         if (strbuf_addf(&from, "%s/%s", a->from, e->d_name) < 0 ||
-            strbuf_addf(&to, "%s/%s", a->staged.s, e->d_name) < 0 ||
+            strbuf_addf(&to, "%s/%s", a->stage.item.s, e->d_name) < 0 ||
             strbuf_addf(&name, "%s/%s", a->name, e->d_name) < 0)
             status = cli_fail_text(a->c, CLI_FAILED, "out of memory");
         else if (stat(from.s, &st) == 0 && S_ISREG(st.st_mode))
@@ -145,12 +144,6 @@ static int check_source(struct adding *a)
                : CLI_OK;
 }
 
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n > m && strcmp(s + n - m, end) == 0;
-}
-
 static int check_name(const struct adding *a)
 {
     const char *rule = NULL;
@@ -158,48 +151,94 @@ static int check_name(const struct adding *a)
         rule = "must be a file name of less than 200 bytes that begins with no dot";
     else if (!is_printable(a->name))
         rule = "must be UTF-8 without control characters";
-    else if (ends_with(a->name, ".sha256"))
+    else if (store_ends_with(a->name, ".sha256"))
         rule = "must not end in .sha256, as the files with sums do";
-    else if (!a->drafter && (ends_with(a->name, ".drafter") || ends_with(a->name, ".drafter.gguf")))
+    else if (!a->drafter &&
+             (store_ends_with(a->name, ".drafter") || store_ends_with(a->name, ".drafter.gguf")))
         rule = "ends as a drafter's does, and this is none";
-    else if (a->drafter && !ends_with(a->name, a->folder ? ".drafter" : ".drafter.gguf"))
+    else if (a->drafter && !store_ends_with(a->name, a->folder ? ".drafter" : ".drafter.gguf"))
         rule = a->folder ? "must be MODEL.drafter: a drafter lies beside its model"
                          : "must be MODEL.drafter.gguf: a drafter lies beside its model";
     return rule ? cli_usage_error(a->c, "--name: \"%s\" %s", a->name, rule) : CLI_OK;
 }
 
-/* The model of the store that a drafter of this name lies beside. */
-static int find_model(struct adding *a, struct strbuf *ret)
+static int check_drafter_of(struct adding *a, const char *drafter, const char *model)
 {
-    const size_t n = strlen(a->name) - strlen(a->folder ? ".drafter" : ".drafter.gguf");
-    for (int folder = 0; folder < 2; folder++) {
-        strbuf_clear(ret);
-        if (strbuf_addf(ret, "%s/%.*s%s", a->store.s, (int)n, a->name, folder ? "" : ".gguf") < 0)
+    struct error e = {0};
+    _cleanup_(model_file_freep) struct model_file *m = NULL, *d = NULL;
+    int r = model_file_open(model, &m, &e);
+    if (r == 0)
+        r = drafter_file_open(drafter, model_file_config(m), &d, &e);
+    if (r == 0)
+        return CLI_OK;
+    return strcmp(drafter, a->from) == 0
+               ? cli_fail_text(a->c, CLI_FAILED, "%s", e.msg)
+               : cli_fail_text(a->c, CLI_FAILED,
+                               "%s would be the drafter of %s, too, and is none: %s; name another "
+                               "one with --name",
+                               drafter, a->name, e.msg);
+}
+
+/* A drafter lies beside NAME.gguf and the folder NAME: it must be that of each which is there. */
+static int check_drafter(struct adding *a)
+{
+    const char *end = a->folder ? ".drafter" : ".drafter.gguf",
+               *other = a->folder ? ".drafter.gguf" : ".drafter";
+    const size_t n = strlen(a->name) - strlen(end);
+    _cleanup_strbuf_ struct strbuf path = {0};
+    int found = 0, status = CLI_OK;
+    for (int folder = 0; folder < 2 && status == CLI_OK; folder++) {
+        if (store_member(&path, a->store.s, a->name, n, folder ? "" : ".gguf") < 0)
             return cli_fail_text(a->c, CLI_FAILED, "out of memory");
-        if (access(ret->s, F_OK) == 0)
-            return CLI_OK;
+        if (!store_has(path.s))
+            continue;
+        found++;
+        status = check_drafter_of(a, a->from, path.s);
     }
-    return cli_fail_text(
-        a->c, CLI_FAILED,
-        "%s is a drafter: its model, \"%.*s.gguf\" or \"%.*s\", is not in %s; add it "
-        "first, or name another one with --name MODEL%s",
-        a->from, (int)n, a->name, (int)n, a->name, a->store.s,
-        a->folder ? ".drafter" : ".drafter.gguf");
+    if (status != CLI_OK)
+        return status;
+    if (!found)
+        return cli_fail_text(
+            a->c, CLI_FAILED,
+            "%s is a drafter: its model, \"%.*s.gguf\" or \"%.*s\", is not in %s; add it "
+            "first, or name another one with --name MODEL%s",
+            a->from, (int)n, a->name, (int)n, a->name, a->store.s, end);
+    if (store_member(&path, a->store.s, a->name, n, other) < 0)
+        return cli_fail_text(a->c, CLI_FAILED, "out of memory");
+    return store_has(path.s)
+               ? cli_fail_text(a->c, CLI_FAILED, "%s: exists already, and a model has one drafter",
+                               path.s)
+               : CLI_OK;
+}
+
+/* What the daemon will find beside the model. */
+static int check_beside(struct adding *a)
+{
+    static const char *const ends[] = {".drafter.gguf", ".drafter"};
+    int status = CLI_OK;
+    for (size_t i = 0; i < ARRAY_LEN(ends) && status == CLI_OK; i++) {
+        _cleanup_strbuf_ struct strbuf path = {0};
+        if (store_member(&path, a->store.s, a->name, store_stem(a->name), ends[i]) < 0)
+            return cli_fail_text(a->c, CLI_FAILED, "out of memory");
+        if (!store_has(path.s))
+            continue;
+        status = check_drafter_of(a, path.s, a->from);
+        if (status == CLI_OK && !a->c->json && !a->c->quiet)
+            fprintf(stderr, "%s is its drafter\n", path.s);
+        break; /* the daemon takes the first one */
+    }
+    return status;
 }
 
 /* As the daemon reads it: every key, every tensor, every extent; a drafter for its model. */
 static int check_model(struct adding *a)
 {
     struct error e = {0};
-    _cleanup_strbuf_ struct strbuf model = {0};
-    _cleanup_(model_file_freep) struct model_file *m = NULL, *drafter = NULL;
-    int status = a->drafter ? find_model(a, &model) : CLI_OK;
-    if (status != CLI_OK)
-        return status;
-    int r = model_file_open(a->drafter ? model.s : a->from, &m, &e);
-    if (r == 0 && a->drafter)
-        r = drafter_file_open(a->from, model_file_config(m), &drafter, &e);
-    return r < 0 ? cli_fail_text(a->c, CLI_FAILED, "%s", e.msg) : CLI_OK;
+    _cleanup_(model_file_freep) struct model_file *m = NULL;
+    if (a->drafter)
+        return check_drafter(a);
+    return model_file_open(a->from, &m, &e) < 0 ? cli_fail_text(a->c, CLI_FAILED, "%s", e.msg)
+                                                : check_beside(a);
 }
 
 /* ---- the store ----------------------------------------------------------------------------------- */
@@ -213,54 +252,18 @@ static int is_free(struct adding *a, const char *path)
                            : cli_fail_text(a->c, CLI_FAILED, "%s: %s", path, strerror(errno));
 }
 
-/* The copy of this run, or of one that was killed. */
-static int clear_stage(struct adding *a)
-{
-    struct stat st;
-    if (lstat(a->staged.s, &st) < 0)
-        return CLI_OK;
-    if (S_ISDIR(st.st_mode))
-        return store_remove_folder(a->c, a->staged.s);
-    return unlink(a->staged.s) < 0
-               ? cli_fail_text(a->c, CLI_FAILED, "%s: %s", a->staged.s, strerror(errno))
-               : CLI_OK;
-}
-
-/* Takes its name only where that is free; file systems that cannot do so at once were looked at under the lock. */
-static int rename_new(const char *from, const char *to)
-{
-    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0)
-        return 0;
-    return errno == EINVAL || errno == ENOSYS ? rename(from, to) : -1;
-}
-
-static int publish(struct adding *a)
-{
-    struct error e = {0};
-    if (rename_new(a->staged.s, a->to.s) < 0)
-        return cli_fail_text(a->c, CLI_FAILED, "%s: %s", a->to.s, strerror(errno));
-    /* Syncs the folder, and so the model's name.  Killed in between, the model is there without sums. */
-    if (file_write_atomic(a->to_sums.s, a->sums.s, a->sums.len, &e) == 0)
-        return CLI_OK;
-    const int status = cli_fail_text(a->c, CLI_FAILED, "%s", e.msg);
-    (void)rename(a->to.s, a->staged.s);
-    return status;
-}
-
 static int add_locked(struct adding *a)
 {
-    int status = is_free(a, a->to.s);
+    int status = is_free(a, a->stage.to.s);
     if (status == CLI_OK)
-        status = is_free(a, a->to_sums.s);
-    if (status == CLI_OK)
-        status = clear_stage(a);
+        status = is_free(a, a->stage.to_sums.s);
     if (status != CLI_OK)
         return status;
-    status = a->folder ? copy_folder(a) : copy_file(a, a->from, a->staged.s, a->name);
+    status = a->folder ? copy_folder(a) : copy_file(a, a->from, a->stage.item.s, a->name);
     if (status == CLI_OK)
-        status = publish(a);
+        status = store_stage_publish(&a->stage, a->sums.s, a->sums.len);
     if (status != CLI_OK)
-        (void)clear_stage(a);
+        (void)store_stage_undo(&a->stage);
     return status;
 }
 
@@ -269,42 +272,23 @@ static int add_to_store(struct adding *a)
     struct error e = {0};
     if (folders_make(a->store.s, 0755, &e) < 0)
         return cli_fail_text(a->c, CLI_FAILED, "%s", e.msg);
-    if (mkdir(a->stage.s, 0700) < 0 && errno != EEXIST)
-        return cli_fail_text(a->c, CLI_FAILED, "%s: cannot write there: %s", a->store.s,
-                             strerror(errno));
-    _cleanup_fd_ int lock = folder_lock(a->stage.s, "another dedit-client add", &e);
-    if (lock < 0)
-        return cli_fail_text(a->c, CLI_FAILED, "%s", e.msg);
-    const int status = add_locked(a);
-    (void)rmdir(a->stage.s);
-    return status;
-}
-
-static int set_paths(struct adding *a)
-{
-    return store_path(a->c, &a->store) < 0 ||
-                   strbuf_addf(&a->to, "%s/%s", a->store.s, a->name) < 0 ||
-                   strbuf_addf(&a->to_sums, "%s.sha256", a->to.s) < 0 ||
-                   strbuf_addf(&a->stage, "%s/.%s.adding", a->store.s, a->name) < 0 ||
-                   strbuf_addf(&a->staged, "%s/%s", a->stage.s, a->name) < 0 ||
-                   !(a->files = json_object())
-               ? cli_fail_text(a->c, CLI_FAILED, "out of memory")
-               : CLI_OK;
+    int status = store_stage_begin(&a->stage, a->c, a->store.s, a->name);
+    return status == CLI_OK ? add_locked(a) : status;
 }
 
 static void print_added(const struct adding *a)
 {
     const char *hash = a->folder ? NULL : json_string_value(json_object_get(a->files, a->name));
     if (a->c->json)
-        cli_print_json(json_pack("{s:s, s:s, s:s?, s:O}", "name", a->name, "path", a->to.s,
+        cli_print_json(json_pack("{s:s, s:s, s:s?, s:O}", "name", a->name, "path", a->stage.to.s,
                                  "sha256", hash, "files", a->files));
     else
-        printf("%s\n%s", a->to.s, a->sums.s);
+        printf("%s\n%s", a->stage.to.s, a->sums.s);
 }
 
 int cli_add(struct cli *c)
 {
-    struct adding a = {.c = c, .name = cli_own(c, "name")};
+    struct adding a = {.c = c, .name = cli_own(c, "name"), .stage = {.lock = -1}};
     if (c->argc != 1)
         return cli_usage_error(c, "which file or folder?");
     a.from = mem_strdup(c->argv[0]);
@@ -318,21 +302,22 @@ int cli_add(struct cli *c)
     int status = check_source(&a);
     if (status == CLI_OK)
         status = check_name(&a);
+    if (status == CLI_OK && (store_path(c, &a.store) < 0 || !(a.files = json_object())))
+        status = cli_fail_text(c, CLI_FAILED, "out of memory");
+    cli_catch_end(true);
     if (status == CLI_OK)
-        status = set_paths(&a);
+        status = store_sweep(c, a.store.s, a.name, NULL);
     if (status == CLI_OK)
         status = check_model(&a);
-    cli_catch_interrupt(true);
     if (status == CLI_OK)
         status = add_to_store(&a);
-    cli_catch_interrupt(false);
     if (status == CLI_OK)
         print_added(&a);
+    if (status == CLI_INTERRUPTED)
+        status = 128 + cli_interrupted;
+    store_stage_end(&a.stage);
+    cli_catch_end(false);
     strbuf_done(&a.store);
-    strbuf_done(&a.to);
-    strbuf_done(&a.to_sums);
-    strbuf_done(&a.stage);
-    strbuf_done(&a.staged);
     strbuf_done(&a.sums);
     json_decref(a.files);
     mem_free(a.from);

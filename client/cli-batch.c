@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dedit-client batch: JSON lines in, JSON lines out in the order of the input, several at once.
- * One input line: {"prompt": "..."} or {"messages": [...]}, and any of "id", "max_tokens",
- * "temperature", "top_p", "seed", "method", "stop" (a string or a list).  With --output an interrupted run goes on after the last whole line; a line whose
- * answer was lost with the daemon is not written, so it is asked again.
+ * dedit-client batch: JSON lines in, JSON lines out in the order of the input, several at once.  What a
+ * line may say is in dedit-client(1).  With --output an interrupted run goes on after the last whole
+ * result; a line whose answer was lost with the daemon is not written, so it is asked again.
  */
 #include <errno.h>
 #include <poll.h>
@@ -15,10 +14,10 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/strbuf.h"
+#include "client/cli-batch.h"
 #include "client/cli.h"
 
 #define MAX_PARALLEL 256u
-#define MAX_MESSAGES 1024u
 
 struct item {
     struct dedit_request *r;
@@ -26,12 +25,14 @@ struct item {
     struct strbuf text;
     json_t *out;   /* the result, once there is one */
     size_t number; /* line of the input, from 1 */
+    char digest[BATCH_DIGEST];
 };
 
 struct batch {
     struct cli *c;
     struct dedit_client *d;
-    FILE *in, *out;
+    FILE *in;
+    struct batch_output output;
     struct item *window; /* ring of items in order: [first, next) */
     size_t parallel, first, next;
     size_t skip;         /* lines that are done already */
@@ -45,98 +46,6 @@ struct batch {
 };
 
 /* ---- one line in -------------------------------------------------------------------------------------------- */
-
-#define MAX_STOP 64
-
-static bool take_stop(const json_t *list, struct dedit_options *o, const char **stop)
-{
-    size_t n = json_is_string(list) ? 1 : json_array_size(list);
-    if ((!json_is_string(list) && !json_is_array(list)) || n > MAX_STOP)
-        return false;
-    for (size_t i = 0; i < n; i++) {
-        const json_t *s = json_is_string(list) ? list : json_array_get(list, i);
-        stop[i] = json_string_value(s);
-        if (!stop[i] || strlen(stop[i]) != json_string_length(s))
-            return false;
-    }
-    o->stop = stop;
-    o->n_stop = n;
-    return true;
-}
-
-/* What a line says beside numbers; the strings stay the line's. */
-static bool take_words(const json_t *in, struct dedit_options *o, const char **stop,
-                       const char **why)
-{
-    const json_t *top_p = json_object_get(in, "top_p"), *method = json_object_get(in, "method");
-    const json_t *list = json_object_get(in, "stop");
-    if (top_p && !json_is_null(top_p)) {
-        *why = "top_p must be a number";
-        if (!json_is_number(top_p))
-            return false;
-        o->top_p = (float)json_number_value(top_p);
-    }
-    if (method && !json_is_null(method)) {
-        *why = "method must be a string";
-        o->method = json_string_value(method);
-        if (!o->method || strlen(o->method) != json_string_length(method))
-            return false;
-    }
-    *why = "stop must be a string or a list of at most 64 strings, without NULs";
-    return !list || json_is_null(list) || take_stop(list, o, stop);
-}
-
-/* A line's own values over those of the command line; false and *why when one is not what it must be. */
-static bool take_values(const json_t *in, struct dedit_options *o, const char **stop,
-                        const char **why)
-{
-    const json_t *tokens = json_object_get(in, "max_tokens");
-    const json_t *temperature = json_object_get(in, "temperature");
-    const json_t *seed = json_object_get(in, "seed");
-
-    if (tokens && !json_is_null(tokens)) {
-        double v = json_number_value(tokens);
-        *why = "max_tokens must be a whole number from 0 to 4294967295";
-        if (!json_is_number(tokens) || !(v >= 0 && v <= 4294967295.0) || v != (double)(uint32_t)v)
-            return false;
-        o->max_tokens = (uint32_t)v;
-    }
-    if (temperature && !json_is_null(temperature)) {
-        *why = "temperature must be a number";
-        if (!json_is_number(temperature))
-            return false;
-        o->temperature = (float)json_number_value(temperature);
-    }
-    if (seed && !json_is_null(seed)) {
-        *why = "seed must be a whole number from 0";
-        if (!json_is_integer(seed) || json_integer_value(seed) < 0)
-            return false;
-        o->has_seed = 1;
-        o->seed = (uint64_t)json_integer_value(seed);
-    }
-    return take_words(in, o, stop, why);
-}
-
-/* Messages as they are in the line; NULL with *why set when they are no list of role and content. */
-static struct dedit_chat_message *messages_of(const json_t *list, size_t *ret_n, const char **why)
-{
-    size_t n = json_array_size(list);
-    *why = "messages must be a list of 1 to 1024 objects with role and content";
-    if (!json_is_array(list) || !n || n > MAX_MESSAGES)
-        return NULL;
-    struct dedit_chat_message *m = mem_calloc(n, sizeof *m);
-    for (size_t i = 0; m && i < n; i++) {
-        const json_t *o = json_array_get(list, i);
-        m[i].role = json_string_value(json_object_get(o, "role"));
-        m[i].content = json_string_value(json_object_get(o, "content"));
-        if (!m[i].role || !m[i].content) {
-            mem_free(m);
-            return NULL;
-        }
-    }
-    *ret_n = n;
-    return m;
-}
 
 /* Is the answer's absence the line's own fault?  Otherwise the run ends, and the line stays to be done. */
 static bool lose(struct batch *b, const struct dedit_error *e)
@@ -154,36 +63,16 @@ static void set_result_error(struct item *it, const char *code, const char *mess
     it->out = json_pack("{s:{s:s, s:s}}", "error", "code", code, "message", message);
 }
 
-static void submit(struct batch *b, struct item *it)
+static void submit(struct batch *b, struct item *it, uint64_t seed)
 {
-    struct dedit_options o = b->c->o;
-    struct dedit_chat_message one[2], *many = NULL;
+    struct batch_request q;
     struct dedit_error e;
-    const json_t *prompt = json_object_get(it->in, "prompt");
-    const json_t *messages = json_object_get(it->in, "messages");
-    const char *why, *stop[MAX_STOP];
-
-    if (!take_values(it->in, &o, stop, &why)) {
+    const char *why;
+    if (!batch_request_read(b->c, it->in, seed, &q, &why))
         set_result_error(it, "invalid-argument", why);
-        return;
-    }
-    why = "a line needs \"prompt\" (a string) or \"messages\"";
-    if (json_is_string(prompt)) {
-        struct cli with = *b->c;
-        cli_prompt(&with, json_string_value(prompt), json_string_length(prompt), one);
-        o.text = with.o.text;
-        o.text_len = with.o.text_len;
-        o.messages = with.o.messages;
-        o.n_messages = with.o.n_messages;
-    } else if (messages) {
-        many = messages_of(messages, &o.n_messages, &why);
-        o.messages = many;
-    }
-    if (!o.text && !o.messages)
-        set_result_error(it, "invalid-argument", why);
-    else if (dedit_client_submit(b->d, &o, &it->r, &e) < 0 && !lose(b, &e))
+    else if (dedit_client_submit(b->d, &q.o, &it->r, &e) < 0 && !lose(b, &e))
         set_result_error(it, dedit_error_name(e.code), e.msg);
-    mem_free(many);
+    batch_request_done(&q);
 }
 
 /* Reads and submits one line; false at the end of the input. */
@@ -191,10 +80,9 @@ static bool feed(struct batch *b)
 {
     char *line = NULL;
     size_t cap = 0;
-    ssize_t n;
-    do
-        n = getline(&line, &cap, b->in);
-    while (n >= 0 && strspn(line, " \t\r\n") == (size_t)n); /* empty lines are passed over */
+    uint64_t seed = 0;
+    json_error_t je;
+    const long n = batch_next_line(b->in, &line, &cap);
     if (n < 0) {
         free(line);
         b->end = true;
@@ -202,18 +90,13 @@ static bool feed(struct batch *b)
     }
     struct item *it = &b->window[b->next % b->parallel];
     *it = (struct item){.number = ++b->next};
-    if (it->number <= b->skip) {
-        it->out = json_null();
-        free(line);
-        return true;
-    }
-    json_error_t je;
-    it->in = json_loadb(line, (size_t)n, 0, &je);
+    batch_digest(line, (size_t)n, it->digest);
+    it->in = cli_load_line(line, (size_t)n, &seed, &je);
     free(line);
     if (!json_is_object(it->in))
         set_result_error(it, "bad-format", it->in ? "the line is no JSON object" : je.text);
     else
-        submit(b, it);
+        submit(b, it, seed);
     return true;
 }
 
@@ -255,28 +138,32 @@ static bool advance(struct batch *b, struct item *it)
     return it->out != NULL;
 }
 
-static int write_result(struct batch *b, struct item *it)
+static void item_done(struct item *it)
 {
-    int r = 0;
-    if (!json_is_null(it->out)) {
-        json_t *line = json_object();
-        const json_t *id = json_object_get(it->in, "id");
-        json_object_set_new(line, "line", json_integer((json_int_t)it->number));
-        if (id)
-            json_object_set(line, "id", (json_t *)(uintptr_t)id);
-        b->failed += json_object_get(it->out, "error") != NULL;
-        json_object_update(line, it->out);
-        r = json_dumpf(line, b->out, JSON_COMPACT | JSON_REAL_PRECISION(9));
-        json_decref(line);
-        if (r == 0 && (fputc('\n', b->out) == EOF || fflush(b->out) != 0))
-            r = -1;
-        b->done++;
-    }
     dedit_request_free(it->r);
     strbuf_done(&it->text);
     json_decref(it->in);
     json_decref(it->out);
     *it = (struct item){0};
+}
+
+static int write_result(struct batch *b, struct item *it)
+{
+    json_t *line = json_object();
+    const json_t *id = json_object_get(it->in, "id");
+    FILE *f = b->output.f;
+    json_object_set_new(line, "line", json_integer((json_int_t)it->number));
+    json_object_set_new(line, "request", json_string(it->digest));
+    if (id)
+        json_object_set(line, "id", (json_t *)(uintptr_t)id);
+    b->failed += json_object_get(it->out, "error") != NULL;
+    json_object_update(line, it->out);
+    int r = cli_dump_json(line, f);
+    json_decref(line);
+    if (r == 0 && (fputc('\n', f) == EOF || fflush(f) != 0))
+        r = -1;
+    b->done++;
+    item_done(it);
     return r;
 }
 
@@ -329,54 +216,6 @@ static size_t count_lines(FILE *f)
     return at >= 0 && fseeko(f, at, SEEK_SET) == 0 ? lines : 0;
 }
 
-/* ---- going on where an earlier run stopped ------------------------------------------------------------------------ */
-
-/* Whether a line is result `number` by how write_result() begins it; a torn one, as far as it goes. */
-static bool is_result(const char *line, size_t len, size_t number)
-{
-    char begin[40];
-    size_t n = (size_t)snprintf(begin, sizeof(begin), "{\"line\":%zu", number);
-    const bool whole = len > 0 && line[len - 1] == '\n';
-    if (len <= n)
-        return !whole && memcmp(line, begin, len) == 0;
-    return memcmp(line, begin, n) == 0 && (line[n] == ',' || line[n] == '}') &&
-           (!whole || line[len - 2] == '}');
-}
-
-/* Lines of the output that are whole; a torn last one is cut off.  Any other file is left alone. */
-static int count_done(struct batch *b, const char *path)
-{
-    FILE *f = fopen(path, "r+");
-    char *line = NULL;
-    size_t cap = 0, bad = 0;
-    long good = 0;
-    ssize_t n;
-    struct stat st;
-    if (!f)
-        return errno == ENOENT
-                   ? CLI_OK
-                   : cli_fail_text(b->c, CLI_FAILED, "--output: %s: %s", path, strerror(errno));
-    bool regular = fstat(fileno(f), &st) == 0 && S_ISREG(st.st_mode);
-    while (regular && !bad && (n = getline(&line, &cap, f)) > 0) {
-        bool whole = line[n - 1] == '\n';
-        if (!is_result(line, (size_t)n, b->skip + 1))
-            bad = b->skip + 1;
-        good += whole ? n : 0;
-        b->skip += whole;
-    }
-    free(line);
-    int status = CLI_OK;
-    if (bad)
-        status = cli_fail_text(b->c, CLI_FAILED,
-                               "--output: %s:%zu is not result %zu of a batch; the file is left as "
-                               "it is",
-                               path, bad, bad);
-    else if (regular && ftruncate(fileno(f), good) < 0)
-        status = cli_fail_text(b->c, CLI_FAILED, "--output: %s: %s", path, strerror(errno));
-    fclose(f);
-    return status;
-}
-
 static int open_files(struct batch *b)
 {
     struct cli *c = b->c;
@@ -389,18 +228,11 @@ static int open_files(struct batch *b)
         return cli_fail_text(c, CLI_FAILED, "%s: %s", in, strerror(errno));
     if (b->tty && !c->quiet)
         b->total = count_lines(b->in);
-    b->out = stdout;
-    if (!out)
-        return CLI_OK;
-    int status = count_done(b, out);
-    if (status != CLI_OK)
-        return status;
-    b->out = fopen(out, "a");
-    if (!b->out)
-        return cli_fail_text(c, CLI_FAILED, "--output: %s: %s", out, strerror(errno));
-    if (b->skip && !c->quiet)
-        fprintf(stderr, "%zu line%s done already\n", b->skip, b->skip == 1 ? " is" : "s are");
-    return CLI_OK;
+    int status = batch_output_open(c, out, &b->output);
+    if (status == CLI_OK)
+        status = batch_output_resume(c, &b->output, b->in, in);
+    b->first = b->next = b->skip = b->output.done;
+    return status;
 }
 
 /* ---- the loop ---------------------------------------------------------------------------------------------------------- */
@@ -477,18 +309,11 @@ int cli_batch(struct cli *c)
         if (status == CLI_OK && b.failed)
             status = CLI_FAILED;
     }
-    for (; b.first < b.next; b.first++) {
-        struct item *it = &b.window[b.first % b.parallel];
-        dedit_request_free(it->r);
-        strbuf_done(&it->text);
-        json_decref(it->in);
-        json_decref(it->out);
-    }
+    for (; b.first < b.next; b.first++)
+        item_done(&b.window[b.first % b.parallel]);
     dedit_client_free(b.d);
     mem_free(b.window);
     if (b.in && b.in != stdin)
         fclose(b.in);
-    if (b.out && b.out != stdout && fclose(b.out) != 0 && status == CLI_OK)
-        status = cli_fail_text(c, CLI_FAILED, "output: %s", strerror(errno));
-    return status;
+    return batch_output_close(c, &b.output, status);
 }

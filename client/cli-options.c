@@ -31,7 +31,7 @@ const struct cli_option cli_sampling[] = {
     {"repetition-penalty", 0, "R", "1", "divides the logits of tokens seen"},
     {"frequency-penalty", 0, "F", "0", "subtracted per occurrence in the output"},
     {"presence-penalty", 0, "F", "0", "subtracted once for tokens in the output"},
-    {"seed", 's', "N", "drawn by the daemon", "makes sampling repeatable"},
+    {"seed", 's', "N", "drawn by the daemon", "0 to 2^64-1; makes sampling repeatable"},
     {"min-tokens", 0, "N", "0", "no end of text before N tokens"},
     {"ignore-eos", 0, NULL, NULL, "go on after the end of text"},
     {"stop", 0, "TEXT", NULL, "stop when TEXT appears; may be repeated"},
@@ -267,7 +267,7 @@ static int set_sampling(struct cli *c, const char *name, const char *v)
         }
     if (strcmp(name, "seed") == 0) {
         o->has_seed = 1;
-        return parse_u64(v, &o->seed) < 0 ? bad(c, name, v, "a whole number from 0") : 0;
+        return parse_u64(v, &o->seed) < 0 ? bad(c, name, v, CLI_SEED_RULE) : 0;
     }
     if (strcmp(name, "ignore-eos") == 0)
         o->ignore_eos = 1;

@@ -1,15 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dedit-client rm, and where the model store is. */
 #include "client/cli-store.h"
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/parse.h"
+
+#define ADDING ".adding"
+#define SUMS   ".sha256"
+
+/* ---- names --------------------------------------------------------------------------------------- */
 
 int store_path(const struct cli *c, struct strbuf *b)
 {
@@ -30,43 +39,282 @@ bool store_name(const char *s)
     return n > 0 && n < 200 && s[0] != '.' && !strchr(s, '/');
 }
 
-int store_remove_folder(struct cli *c, const char *path)
+bool store_ends_with(const char *s, const char *end)
 {
-    DIR *d = opendir(path);
-    int status = CLI_OK;
+    size_t n = strlen(s), m = strlen(end);
+    return n > m && strcmp(s + n - m, end) == 0;
+}
+
+size_t store_stem(const char *name)
+{
+    return strlen(name) - (store_ends_with(name, ".gguf") ? strlen(".gguf") : 0);
+}
+
+int store_member(struct strbuf *b, const char *store, const char *name, size_t n, const char *end)
+{
+    strbuf_clear(b);
+    return strbuf_addf(b, "%s/%.*s%s", store, (int)n, name, end);
+}
+
+bool store_has(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0;
+}
+
+/* ---- removing ------------------------------------------------------------------------------------ */
+
+/* A file, or a folder with all that is in it; links are not followed.  What is not there is removed. */
+static int remove_at(int dir, const char *name)
+{
+    if (unlinkat(dir, name, 0) == 0 || errno == ENOENT)
+        return 0;
+    if (errno != EISDIR && errno != EPERM)
+        return -1;
+    int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+    int r = d ? 0 : -1;
     if (!d)
-        return cli_fail_text(c, CLI_FAILED, "%s: %s", path, strerror(errno));
-    for (struct dirent *e; status == CLI_OK && (e = readdir(d));) {
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
-            continue;
-        if (unlinkat(dirfd(d), e->d_name, 0) < 0)
-            status = cli_fail_text(c, CLI_FAILED, "%s/%s: %s", path, e->d_name, strerror(errno));
+        fd_close(fd);
+    for (const struct dirent *e; r == 0 && (e = readdir(d));)
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+            r = remove_at(dirfd(d), e->d_name);
+    const int why = errno;
+    if (d)
+        closedir(d);
+    errno = why;
+    return r == 0 ? unlinkat(dir, name, AT_REMOVEDIR) : r;
+}
+
+static int remove_path(const struct cli *c, const char *path)
+{
+    return remove_at(AT_FDCWD, path) < 0
+               ? cli_fail_text(c, CLI_FAILED, "%s: %s", path, strerror(errno))
+               : CLI_OK;
+}
+
+/* ---- the folder of one name ----------------------------------------------------------------------- */
+
+static void sync_folder(const char *path)
+{
+    _cleanup_fd_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0)
+        (void)fsync(fd);
+}
+
+static int set_paths(struct store_stage *s, struct cli *c, const char *store, const char *name)
+{
+    *s = (struct store_stage){.c = c, .lock = -1};
+    return strbuf_addf(&s->path, "%s/.%s" ADDING, store, name) < 0 ||
+                   strbuf_addf(&s->mark, "%s/.sums", s->path.s) < 0 ||
+                   strbuf_addf(&s->item, "%s/%s", s->path.s, name) < 0 ||
+                   strbuf_addf(&s->item_sums, "%s" SUMS, s->item.s) < 0 ||
+                   strbuf_addf(&s->to, "%s/%s", store, name) < 0 ||
+                   strbuf_addf(&s->to_sums, "%s" SUMS, s->to.s) < 0
+               ? cli_fail_text(c, CLI_FAILED, "out of memory")
+               : CLI_OK;
+}
+
+/* Takes the lock: 0; 1: somebody has it, or the folder went away; -1 with errno. */
+static int try_lock(struct store_stage *s)
+{
+    struct stat mine, there;
+    _cleanup_fd_ int fd = open(s->path.s, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return errno == ENOENT ? 1 : -1;
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+        return errno == EWOULDBLOCK ? 1 : -1;
+    if (fstat(fd, &mine) < 0 || lstat(s->path.s, &there) < 0 || mine.st_dev != there.st_dev ||
+        mine.st_ino != there.st_ino)
+        return 1;
+    s->lock = TAKE_FD(fd);
+    return 0;
+}
+
+int store_stage_begin(struct store_stage *s, struct cli *c, const char *store, const char *name)
+{
+    int status = set_paths(s, c, store, name), r = 1;
+    if (status != CLI_OK)
+        return status;
+    /* Who looks for leftovers holds the lock for a moment. */
+    for (int i = 0; r > 0 && i < 20; i++) {
+        if (i)
+            nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+        if (mkdir(s->path.s, 0700) < 0 && errno != EEXIST)
+            return cli_fail_text(c, CLI_FAILED, "%s: cannot write there: %s", store,
+                                 strerror(errno));
+        r = try_lock(s);
     }
+    if (r > 0)
+        return cli_fail_text(c, CLI_FAILED, "%s: another dedit-client is adding or removing it",
+                             s->to.s);
+    if (r < 0)
+        return cli_fail_text(c, CLI_FAILED, "%s: %s", s->path.s, strerror(errno));
+    return store_stage_undo(s);
+}
+
+int store_stage_undo(struct store_stage *s)
+{
+    int status = CLI_OK;
+    if (store_has(s->mark.s) && store_has(s->item.s) && !store_has(s->item_sums.s))
+        status = remove_path(s->c, s->to_sums.s);
+    if (status == CLI_OK)
+        status = remove_path(s->c, s->mark.s);
+    if (status != CLI_OK)
+        return status;
+    DIR *d = opendir(s->path.s);
+    if (!d)
+        return cli_fail_text(s->c, CLI_FAILED, "%s: %s", s->path.s, strerror(errno));
+    for (const struct dirent *e; status == CLI_OK && (e = readdir(d));)
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 &&
+            remove_at(dirfd(d), e->d_name) < 0)
+            status =
+                cli_fail_text(s->c, CLI_FAILED, "%s/%s: %s", s->path.s, e->d_name, strerror(errno));
     closedir(d);
-    if (status == CLI_OK && rmdir(path) < 0)
-        status = cli_fail_text(c, CLI_FAILED, "%s: %s", path, strerror(errno));
     return status;
 }
 
-int cli_rm(struct cli *c)
+/* From here on the sums in the store go with what is in the folder. */
+static int set_mark(struct store_stage *s)
 {
-    struct strbuf path = {0};
-    struct stat st;
+    _cleanup_fd_ int fd = open(s->mark.s, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return cli_fail_text(s->c, CLI_FAILED, "%s: %s", s->mark.s, strerror(errno));
+    sync_folder(s->path.s);
+    return CLI_OK;
+}
+
+/* Takes its name only where that is free; file systems that cannot do so at once were looked at under the lock. */
+static int rename_new(struct store_stage *s, const char *from, const char *to)
+{
+    int r = renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
+    if (r < 0 && (errno == EINVAL || errno == ENOSYS))
+        r = rename(from, to);
+    if (r < 0)
+        return cli_fail_text(s->c, CLI_FAILED, "%s: %s", to,
+                             errno == EEXIST ? "exists already" : strerror(errno));
+    return CLI_OK;
+}
+
+static int write_sums(struct store_stage *s, const char *sums, size_t len)
+{
+    _cleanup_fd_ int fd =
+        open(s->item_sums.s, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
+    return fd < 0 || fd_write_all(fd, sums, len) < 0 || fsync(fd) < 0
+               ? cli_fail_text(s->c, CLI_FAILED, "%s: cannot write: %s", s->to_sums.s,
+                               strerror(errno))
+               : CLI_OK;
+}
+
+int store_stage_publish(struct store_stage *s, const char *sums, size_t len)
+{
+    int status = write_sums(s, sums, len);
+    if (status == CLI_OK)
+        status = set_mark(s);
+    if (status == CLI_OK)
+        status = rename_new(s, s->item_sums.s, s->to_sums.s);
+    if (status == CLI_OK)
+        status = rename_new(s, s->item.s, s->to.s);
+    if (status != CLI_OK)
+        return status;
+    _cleanup_strbuf_ struct strbuf store = {0};
+    const char *slash = strrchr(s->to.s, '/');
+    if (strbuf_add(&store, s->to.s, (size_t)(slash - s->to.s) + 1) == 0)
+        sync_folder(store.s);
+    (void)unlink(s->mark.s);
+    return CLI_OK;
+}
+
+int store_stage_withdraw(struct store_stage *s)
+{
+    if (!store_has(s->to.s)) /* sums alone: the model was removed by other means */
+        return remove_path(s->c, s->to_sums.s);
+    int status = set_mark(s);
+    if (status == CLI_OK)
+        status = rename_new(s, s->to.s, s->item.s);
+    if (status == CLI_OK)
+        return store_stage_undo(s);
+    (void)unlink(s->mark.s);
+    return status;
+}
+
+void store_stage_end(struct store_stage *s)
+{
+    if (s->lock >= 0)
+        (void)rmdir(s->path.s); /* stays where it is not empty: to be tried again */
+    s->lock = fd_close(s->lock);
+    strbuf_done(&s->path);
+    strbuf_done(&s->mark);
+    strbuf_done(&s->item);
+    strbuf_done(&s->item_sums);
+    strbuf_done(&s->to);
+    strbuf_done(&s->to_sums);
+}
+
+/* ---- what dead processes left --------------------------------------------------------------------- */
+
+/* NAME of ".NAME.adding"; false: it is another file. */
+static bool staged_name(const char *file, char *ret, size_t size)
+{
+    if (file[0] != '.' || !store_ends_with(file + 1, ADDING))
+        return false;
+    int n = snprintf(ret, size, "%.*s", (int)(strlen(file + 1) - strlen(ADDING)), file + 1);
+    return n > 0 && (size_t)n < size && store_name(ret);
+}
+
+static int sweep_one(struct cli *c, const char *store, const char *name)
+{
+    struct store_stage s;
+    int status = set_paths(&s, c, store, name);
+    if (status == CLI_OK && try_lock(&s) == 0) {
+        if (rmdir(s.path.s) ==
+            0) { /* empty: not worth a word; and somebody may have made another one */
+            s.lock = fd_close(s.lock);
+        } else {
+            status = store_stage_undo(&s);
+            if (status == CLI_OK && !c->quiet && !c->json)
+                fprintf(stderr, "%s: removed what is left of a command that was killed\n",
+                        s.path.s);
+        }
+    }
+    store_stage_end(&s);
+    return status;
+}
+
+/* NAME.sha256.tmp-PID-N, as earlier versions made it, of a process that is gone. */
+static bool is_old_sums(const char *file)
+{
+    const char *tmp = strstr(file, SUMS ".tmp-");
+    char pid[16];
+    uint32_t n;
+    if (!tmp || tmp == file)
+        return false;
+    tmp += strlen(SUMS ".tmp-");
+    const char *end = strchr(tmp, '-');
+    if (!end || (size_t)(end - tmp) >= sizeof pid || parse_u32(end + 1, UINT32_MAX, &n) < 0)
+        return false;
+    memcpy(pid, tmp, (size_t)(end - tmp));
+    pid[end - tmp] = 0;
+    return parse_u32(pid, INT32_MAX, &n) == 0 && n && kill((pid_t)n, 0) < 0 && errno == ESRCH;
+}
+
+int store_sweep(struct cli *c, const char *store, const char *name, bool *ret_had)
+{
+    DIR *d = opendir(store);
     int status = CLI_OK;
-    if (c->argc != 1 || !store_name(c->argv[0]))
-        return cli_usage_error(c, "which model of the store?");
-    if (store_path(c, &path) < 0 || strbuf_addf(&path, "/%s", c->argv[0]) < 0)
-        status = cli_fail_text(c, CLI_FAILED, "out of memory");
-    else if (lstat(path.s, &st) < 0)
-        status = cli_fail_text(c, CLI_FAILED, "%s: %s", path.s, strerror(errno));
-    else if (S_ISDIR(st.st_mode))
-        status = store_remove_folder(c, path.s);
-    else if (unlink(path.s) < 0)
-        status = cli_fail_text(c, CLI_FAILED, "%s: %s", path.s, strerror(errno));
-    if (status == CLI_OK && strbuf_adds(&path, ".sha256") == 0)
-        (void)unlink(path.s); /* models that were put there by hand have none */
-    if (status == CLI_OK && c->json)
-        cli_print_json(json_pack("{s:b}", "ok", 1));
-    strbuf_done(&path);
+    if (ret_had)
+        *ret_had = false;
+    for (const struct dirent *e; d && status == CLI_OK && (e = readdir(d));) {
+        char staged[256];
+        if (staged_name(e->d_name, staged, sizeof staged)) {
+            if (ret_had && strcmp(staged, name) == 0)
+                *ret_had = true;
+            status = sweep_one(c, store, staged);
+        } else if (is_old_sums(e->d_name)) {
+            (void)unlinkat(dirfd(d), e->d_name, 0);
+        }
+    }
+    if (d)
+        closedir(d);
     return status;
 }

@@ -249,9 +249,7 @@ bool trace_event(struct trace *t, const struct dedit_event *ev)
 
 static bool write_line(struct trace *t, json_t *j)
 {
-    char *s = j ? json_dumps(j, JSON_COMPACT) : NULL;
-    bool good = s && fputs(s, t->file) >= 0 && fputc('\n', t->file) >= 0;
-    free(s);
+    bool good = j && cli_dump_json(j, t->file) == 0 && fputc('\n', t->file) >= 0;
     json_decref(j);
     return good;
 }

@@ -216,28 +216,6 @@ bool cli_apart(const struct cli *c, const char *option, const char *out, const c
     return true;
 }
 
-void cli_print_json(json_t *j)
-{
-    if (!j)
-        return;
-    json_dumpf(j, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
-    putchar('\n');
-    json_decref(j);
-}
-
-json_t *cli_usage_json(const struct dedit_usage *u)
-{
-    return json_pack(
-        "{s:I, s:I, s:I, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:s?}", "prompt_tokens",
-        (json_int_t)u->prompt_tokens, "completion_tokens", (json_int_t)u->completion_tokens,
-        "cached_tokens", (json_int_t)u->cached_tokens, "queued_ms", (double)u->queued_ns / 1e6,
-        "time_to_first_token_ms", (double)u->first_token_ns / 1e6, "total_ms",
-        (double)u->total_ns / 1e6, "rounds", (json_int_t)u->rounds, "drafted_tokens",
-        (json_int_t)u->drafted_tokens, "accepted_tokens", (json_int_t)u->accepted_tokens,
-        "preemptions", (json_int_t)u->preemptions, "seed", (json_int_t)u->seed, "committed_tokens",
-        (json_int_t)u->committed_tokens, "method", u->method);
-}
-
 double cli_speed(const struct dedit_usage *u)
 {
     if (u->completion_tokens < 2 || u->total_ns <= u->first_token_ns)
@@ -305,8 +283,7 @@ volatile int cli_interrupted;
 
 static void on_interrupt(int sig)
 {
-    (void)sig;
-    cli_interrupted = 1;
+    cli_interrupted = sig;
 }
 
 void cli_catch_interrupt(bool on)
@@ -314,6 +291,18 @@ void cli_catch_interrupt(bool on)
     struct sigaction a = {.sa_handler = on ? on_interrupt : SIG_DFL};
     cli_interrupted = 0;
     sigaction(SIGINT, &a, NULL);
+}
+
+void cli_catch_end(bool on)
+{
+    const struct sigaction a = {.sa_handler = on ? on_interrupt : SIG_DFL};
+    static const int signals[] = {SIGTERM, SIGHUP};
+    cli_catch_interrupt(on);
+    for (size_t i = 0; i < ARRAY_LEN(signals); i++) {
+        struct sigaction was;
+        if (sigaction(signals[i], NULL, &was) == 0 && was.sa_handler != SIG_IGN)
+            sigaction(signals[i], &a, NULL);
+    }
 }
 
 /* ---- main ------------------------------------------------------------------------------------------------------ */

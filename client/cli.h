@@ -14,14 +14,17 @@
 
 #include "client/dedit.h"
 
+/* What --seed and a batch's "seed" take, in their messages. */
+#define CLI_SEED_RULE "a whole number from 0 to 18446744073709551615"
+
 /* Exit status, documented in dedit-client(1). */
 enum {
     CLI_OK = 0,
-    CLI_FAILED = 1,    /* the request was accepted and failed, or a file could not be used */
-    CLI_USAGE = 2,     /* the command line is wrong */
-    CLI_NO_DAEMON = 3, /* no daemon listens, or it went away */
-    CLI_REFUSED = 4,   /* the daemon refused: a limit, a value, a missing right */
-    CLI_INTERRUPTED = 130
+    CLI_FAILED = 1,       /* the request was accepted and failed, or a file could not be used */
+    CLI_USAGE = 2,        /* the command line is wrong */
+    CLI_NO_DAEMON = 3,    /* no daemon listens, or it went away */
+    CLI_REFUSED = 4,      /* the daemon refused: a limit, a value, a missing right */
+    CLI_INTERRUPTED = 130 /* or 128 and another signal */
 };
 
 struct cli_option {
@@ -88,9 +91,14 @@ char *cli_read(const struct cli *c, const char *path, size_t *ret_len);
 /* What the option writes is not what the command reads; in: its file, "-" for standard input, or NULL.  Prints and
  * returns false when it is. */
 bool cli_apart(const struct cli *c, const char *option, const char *out, const char *in);
+/* A JSON value as one line, without its end; a member "seed" has no sign. -1: it could not be written. */
+int cli_dump_json(const json_t *j, FILE *f);
 /* Prints and frees a JSON value as one line. */
 void cli_print_json(json_t *j);
 json_t *cli_usage_json(const struct dedit_usage *u);
+/* One line of text, in which the outermost object's "seed" may have 64 bits: *ret_seed is one that jansson cannot
+ * hold, which is 0 in the result and in the line; else 0.  One that has more is -1 there. */
+json_t *cli_load_line(char *line, size_t n, uint64_t *ret_seed, json_error_t *ret_error);
 const char *cli_s(uint64_t n); /* "s", but for one */
 /* "12 prompt tokens, first token after 34 ms, 40 tokens, 56.7 tokens/s, ddtree, drafts in 12 of 15 rounds, acceptance
  * length 2.10, stop" */
@@ -103,9 +111,11 @@ void cli_print_drafting(FILE *f, const struct dedit_usage *u);
 void cli_prompt(struct cli *c, const char *text, size_t len, struct dedit_chat_message m[2]);
 const char *cli_sgr(const struct cli *c, const char *code); /* "" without colours */
 
-/* Set by SIGINT while cli_catch_interrupt is in force. */
+/* The signal: set by SIGINT while cli_catch_interrupt is in force; by SIGTERM and SIGHUP, too, while cli_catch_end
+ * is, for commands that leave nothing half done (a SIGHUP that is ignored stays so). */
 extern volatile int cli_interrupted;
 void cli_catch_interrupt(bool on);
+void cli_catch_end(bool on);
 
 /* The commands. */
 int cli_generate(struct cli *c);

@@ -67,11 +67,16 @@ bin_PROGRAMS += %D%/dedit-client
 	%D%/cli-admin.c \
 	%D%/cli-answer.h \
 	%D%/cli-batch.c \
+	%D%/cli-batch.h \
+	%D%/cli-batch-line.c \
+	%D%/cli-batch-output.c \
 	%D%/cli-chat.c \
 	%D%/cli-compare.c \
 	%D%/cli-generate.c \
+	%D%/cli-json.c \
 	%D%/cli-options.c \
 	%D%/cli-parse.h \
+	%D%/cli-rm.c \
 	%D%/cli-sha256.c \
 	%D%/cli-sha256.h \
 	%D%/cli-stats.c \

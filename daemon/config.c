@@ -1,32 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files, drop-ins and flags become one configuration. */
+/* Defaults, files, drop-ins and flags become one configuration. */
 #include "daemon/config.h"
 
 #include <ctype.h>
-#include <dirent.h>
 #include <errno.h>
 #include <getopt.h>
-#include <ini.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/fd.h"
 #include "base/strbuf.h"
+#include "daemon/config-internal.h"
 #include "daemon/config-values.h"
-#include "engine/device.h"
-#include "proto/ring.h"
 
 #define STANDARD_FILE DEDIT_SYSCONFDIR "/dedit/dedit.conf"
-#define MAX_FILE      (1u << 20)
-/* The ini parser cuts longer lines and names of sections without a word. */
-#define MAX_LINE    190u
-#define MAX_SECTION 49u
-#define MAX_MODELS  256u
+#define MAX_MODELS    256u
 
 /* ---- objects ---------------------------------------------------------------------------------------------- */
 
@@ -58,6 +49,10 @@ struct config *config_free(struct config *c)
     for (size_t k = 0; k < c->n_models; k++) {
         for (size_t i = 0; i < n_model_options; i++)
             value_free(&model_options[i], &c->models[k]);
+        for (size_t i = 0; c->models[k].origins && i < n_model_options; i++)
+            mem_free(c->models[k].origins[i]);
+        mem_free(c->models[k].origins);
+        mem_free(c->models[k].place);
         mem_free(c->models[k].name);
     }
     mem_free(c->models);
@@ -65,7 +60,7 @@ struct config *config_free(struct config *c)
     return NULL;
 }
 
-static struct model_config_entry *find_model(struct config *c, const char *name)
+struct model_config_entry *config_find_model(struct config *c, const char *name)
 {
     for (size_t i = 0; i < c->n_models; i++)
         if (strcmp(c->models[i].name, name) == 0)
@@ -73,7 +68,7 @@ static struct model_config_entry *find_model(struct config *c, const char *name)
     return NULL;
 }
 
-static int add_model(struct config *c, const char *name, struct model_config_entry **ret,
+int config_add_model(struct config *c, const char *name, struct model_config_entry **ret,
                      struct error *err)
 {
     if (!*name || strlen(name) > 100)
@@ -96,6 +91,9 @@ static int add_model(struct config *c, const char *name, struct model_config_ent
     if (!m->name)
         return ERR_NOMEM(err);
     c->n_models++;
+    m->origins = mem_calloc(n_model_options, sizeof *m->origins);
+    if (!m->origins)
+        return ERR_NOMEM(err);
     for (size_t i = 0; i < n_model_options; i++) {
         int r = value_set(&model_options[i], m, model_options[i].standard, err);
         if (r < 0)
@@ -105,191 +103,24 @@ static int add_model(struct config *c, const char *name, struct model_config_ent
     return 0;
 }
 
-static int set_origin(struct config *c, size_t option, const char *place)
+int config_set_origin(char **origins, size_t option, const char *place)
 {
     char *s = mem_strdup(place);
     if (!s)
         return DEDIT_E_NOMEM;
-    mem_free(c->origins[option]);
-    c->origins[option] = s;
+    mem_free(origins[option]);
+    origins[option] = s;
     return 0;
 }
 
-/* ---- files ---------------------------------------------------------------------------------------------------- */
-
-/* One file being read. */
-struct reading {
-    struct config *c;
-    const char *path;
-    struct error *err;
-    int failed;         /* the first error's code */
-    struct strbuf seen; /* "section key" of this file, a NUL after each: for duplicates */
-};
-
-static void reading_done(struct reading *r)
+int config_fault(struct config_faults *f, int r, struct error *err)
 {
-    strbuf_done(&r->seen);
-}
-
-static int once(struct reading *r, const char *section, const char *key)
-{
-    _cleanup_strbuf_ struct strbuf name = {0};
-    if (strbuf_addf(&name, "%s %s", section, key) < 0)
-        return ERR_NOMEM(r->err);
-    for (size_t i = 0; i < r->seen.len; i += strlen(r->seen.s + i) + 1)
-        if (strcmp(r->seen.s + i, name.s) == 0)
-            return ERR(r->err, FORMAT, "[%s] %s: given twice in this file", section, key);
-    return strbuf_add(&r->seen, name.s, name.len + 1) < 0 ? ERR_NOMEM(r->err) : 0;
-}
-
-static int set_daemon_key(struct config *c, const char *section, const char *key, const char *value,
-                          const char *place, struct error *err)
-{
-    bool section_known = false;
-    for (size_t i = 0; i < n_daemon_options; i++) {
-        const struct option_desc *o = &daemon_options[i];
-        if (strcmp(o->section, section) != 0)
-            continue;
-        section_known = true;
-        if (strcmp(o->key, key) != 0)
-            continue;
-        int r = value_set(o, c, value, err);
-        if (r == 0 && set_origin(c, i, place) < 0)
-            r = ERR_NOMEM(err);
+    if (r >= 0 || !f || r == DEDIT_E_NOMEM)
         return r;
-    }
-    if (!section_known)
-        return ERR(err, FORMAT,
-                   "[%s]: unknown section; daemon, limits, policy and \"model NAME\" are known",
-                   section);
-    return ERR(err, FORMAT, "[%s] %s: unknown key", section, key);
-}
-
-static int set_model_key(struct config *c, const char *name, const char *key, const char *value,
-                         struct error *err)
-{
-    struct model_config_entry *m = find_model(c, name);
-    int r = m ? 0 : add_model(c, name, &m, err);
-    if (r < 0)
-        return r;
-    for (size_t i = 0; i < n_model_options; i++)
-        if (strcmp(model_options[i].key, key) == 0)
-            return value_set(&model_options[i], m, value, err);
-    return ERR(err, FORMAT, "[model %s] %s: unknown key", name, key);
-}
-
-/* Called for each key; 0 tells the parser that the line is wrong. */
-static int on_key(void *user, const char *section, const char *key, const char *value)
-{
-    struct reading *r = user;
-    int e;
-    if (r->failed)
-        return 1;
-    e = once(r, section, key);
-    if (e == 0 && strncmp(section, "model ", 6) == 0)
-        e = set_model_key(r->c, section + 6, key, value, r->err);
-    else if (e == 0)
-        e = set_daemon_key(r->c, section, key, value, r->path, r->err);
-    r->failed = e;
-    return e == 0;
-}
-
-/* Length of the name when the line, without blanks before it, is a [section]. */
-static size_t section_bytes(const char *line, size_t len)
-{
-    if (!len || line[0] != '[')
-        return 0;
-    const char *end = memchr(line, ']', len);
-    return end ? (size_t)(end - line) - 1 : 0;
-}
-
-/* What the parser would pass over: overlong lines, NUL bytes, models without a key (it tells of keys only). */
-static int check_lines(const char *path, const char *text, size_t len, struct error *err)
-{
-    size_t line = 1, start = 0, bare = 0; /* line of a [model] that has had no key yet */
-    for (size_t i = 0; i <= len; i++) {
-        if (i < len && text[i] == 0)
-            return ERR(err, FORMAT, "%s:%zu: a NUL byte", path, line);
-        if (i < len && text[i] != '\n')
-            continue;
-        if (i - start > MAX_LINE)
-            return ERR(err, FORMAT, "%s:%zu: %zu bytes, a line has at most %u", path, line,
-                       i - start, MAX_LINE);
-        while (start < i && isspace((unsigned char)text[start]))
-            start++;
-        size_t name = section_bytes(text + start, i - start);
-        if (name > MAX_SECTION)
-            return ERR(err, FORMAT, "%s:%zu: [section] of %zu bytes, at most %u", path, line, name,
-                       MAX_SECTION);
-        char first = start < i ? text[start] : 0;
-        if (bare && first == '[')
-            break;
-        if (first == '[')
-            bare = name > 6 && memcmp(text + start, "[model ", 7) == 0 ? line : 0;
-        else if (first && first != '#' && first != ';')
-            bare = 0;
-        start = i + 1;
-        line++;
-    }
-    return bare ? ERR(err, FORMAT, "%s:%zu: a [model NAME] without path", path, bare) : 0;
-}
-
-int config_read_text(struct config *c, const char *path, const char *text, size_t len,
-                     struct error *err)
-{
-    _cleanup_(reading_done) struct reading r = {.c = c, .path = path, .err = err};
-    int e = check_lines(path, text, len, err);
-    if (e < 0)
-        return e;
-    int line = ini_parse_string(text, on_key, &r);
-    if (r.failed)
-        return error_prefix(err, r.failed, "%s:%d", path, line);
-    if (line > 0)
-        return ERR(err, FORMAT, "%s:%d: neither [section] nor key = value", path, line);
-    if (line < 0)
-        return ERR_NOMEM(err);
-    return 0;
-}
-
-static int read_file(struct config *c, const char *path, struct error *err)
-{
-    _cleanup_free_ char *text = NULL;
-    size_t len;
-    int r = file_read(path, MAX_FILE, &text, &len, err);
-    return r < 0 ? r : config_read_text(c, path, text, len, err);
-}
-
-static int by_name(const struct dirent **a, const struct dirent **b)
-{
-    return strcmp((*a)->d_name, (*b)->d_name);
-}
-
-static int is_conf(const struct dirent *d)
-{
-    size_t n = strlen(d->d_name);
-    return n > 5 && d->d_name[0] != '.' && strcmp(d->d_name + n - 5, ".conf") == 0;
-}
-
-/* dedit.conf.d beside the file, in the order of the names. */
-static int read_dropins(struct config *c, const char *file, struct error *err)
-{
-    _cleanup_strbuf_ struct strbuf dir = {0};
-    struct dirent **list = NULL;
-    int r = 0;
-    if (strbuf_addf(&dir, "%s.d", file) < 0)
-        return ERR_NOMEM(err);
-    int n = scandir(dir.s, &list, is_conf, by_name);
-    if (n < 0)
-        return errno == ENOENT ? 0 : ERR(err, IO, "%s: %s", dir.s, strerror(errno));
-    for (int i = 0; i < n; i++) {
-        _cleanup_strbuf_ struct strbuf path = {0};
-        if (r == 0 && strbuf_addf(&path, "%s/%s", dir.s, list[i]->d_name) < 0)
-            r = ERR_NOMEM(err);
-        if (r == 0)
-            r = read_file(c, path.s, err);
-        free(list[i]);
-    }
-    free(list);
+    f->n++;
+    r = strbuf_addf(&f->text, "%s\n", err->msg) < 0 ? ERR_NOMEM(err) : 0;
+    if (r == 0)
+        *err = (struct error){0};
     return r;
 }
 
@@ -349,6 +180,7 @@ static int flags_init(struct flags *f)
 /* --model PATH or NAME=PATH: a model that is loaded at start; the first one is the default. */
 static int model_flag(struct config *c, const char *arg, struct error *err)
 {
+    size_t option = 0;
     char name[101];
     const char *path = arg, *eq = strchr(arg, '=');
     struct model_config_entry *m;
@@ -367,13 +199,16 @@ static int model_flag(struct config *c, const char *arg, struct error *err)
         if (n > 5 && strcmp(name + n - 5, ".gguf") == 0)
             name[n - 5] = 0;
     }
-    m = find_model(c, name);
-    int r = m ? 0 : add_model(c, name, &m, err);
-    for (size_t i = 0; i < n_model_options && r == 0; i++)
-        if (strcmp(model_options[i].key, "path") == 0)
-            r = value_set(&model_options[i], m, path, err);
+    m = config_find_model(c, name);
+    int r = m ? 0 : config_add_model(c, name, &m, err);
+    while (strcmp(model_options[option].key, "path") != 0)
+        option++;
+    if (r == 0)
+        r = value_set(&model_options[option], m, path, err);
+    if (r == 0 && config_set_origin(m->origins, option, CONFIG_FLAG) < 0)
+        r = ERR_NOMEM(err);
     if (r < 0)
-        return r;
+        return error_prefix(err, r, CONFIG_FLAG);
     m->preload = true;
     if (!c->default_model)
         c->default_model = mem_strdup(name);
@@ -382,7 +217,8 @@ static int model_flag(struct config *c, const char *arg, struct error *err)
 
 /* First pass: which file, and what is asked for.  Second: values. */
 static int read_flags(struct config *c, int argc, char **argv, bool values, const char **ret_file,
-                      enum config_action *ret_action, struct error *err)
+                      enum config_action *ret_action, struct config_faults *faults,
+                      struct error *err)
 {
     _cleanup_(flags_done) struct flags f = {0};
     int r = flags_init(&f) < 0 ? ERR_NOMEM(err) : 0;
@@ -409,13 +245,13 @@ static int read_flags(struct config *c, int argc, char **argv, bool values, cons
         else if (!values)
             continue;
         else if (v == FLAG_MODEL)
-            r = model_flag(c, optarg, err);
+            r = config_fault(faults, model_flag(c, optarg, err), err);
         else {
             size_t i = (size_t)(v - FLAG_OPTION);
             r = value_set(&daemon_options[i], c, optarg, err);
             if (r < 0)
-                return error_prefix(err, r, "command line");
-            if (set_origin(c, i, "flag") < 0)
+                r = config_fault(faults, error_prefix(err, r, CONFIG_FLAG), err);
+            else if (config_set_origin(c->origins, i, CONFIG_FLAG) < 0)
                 r = ERR_NOMEM(err);
         }
     }
@@ -446,7 +282,6 @@ static int standard_model_dir(struct config *c)
     return r;
 }
 
-/* Paths below it are printed and read again, and the daemon may be asked from elsewhere. */
 /* Where what was measured is kept: costs_dir, else the cache folder. */
 static int standard_costs_dir(struct config *c)
 {
@@ -466,6 +301,7 @@ static int standard_costs_dir(struct config *c)
     return r;
 }
 
+/* Paths below it are printed and read again, and the daemon may be asked from elsewhere. */
 static int absolute_model_dir(struct config *c, struct error *err)
 {
     _cleanup_strbuf_ struct strbuf b = {0};
@@ -482,104 +318,62 @@ static int absolute_model_dir(struct config *c, struct error *err)
     return 0;
 }
 
-static int check_numbers(const struct config *c, struct error *err)
-{
-    if (c->max_connections < 1 || c->max_connections > 100000)
-        return ERR(err, INVALID, "max_connections: %u, must be 1 to 100000", c->max_connections);
-    if (c->max_requests < 1 || c->max_requests > 1000000)
-        return ERR(err, INVALID, "max_requests: %u, must be 1 to 1000000", c->max_requests);
-    if (c->max_requests_per_connection < 1 || c->max_requests_per_connection > 2048)
-        return ERR(err, INVALID, "max_requests_per_connection: %u, must be 1 to 2048",
-                   c->max_requests_per_connection);
-    if (c->max_models < 1)
-        return ERR(err, INVALID, "max_models: must be at least 1");
-    if (c->ring_bytes < RING_MIN_CAPACITY || c->ring_bytes > c->max_ring_bytes)
-        return ERR(err, INVALID, "ring_bytes: %u, must be %u to max_ring_bytes (%llu)",
-                   c->ring_bytes, RING_MIN_CAPACITY, (unsigned long long)c->max_ring_bytes);
-    if (c->max_ring_bytes > RING_MAX_CAPACITY)
-        return ERR(err, INVALID, "max_ring_bytes: %llu, at most %u",
-                   (unsigned long long)c->max_ring_bytes, RING_MAX_CAPACITY);
-    if (c->min_priority > c->max_priority)
-        return ERR(err, INVALID, "min_priority: %d is over max_priority (%d)", c->min_priority,
-                   c->max_priority);
-    return 0;
-}
-
-/* A relative path that is not there lies in the folder of models. */
-static int find_in_model_dir(const struct config *c, char **path, struct error *err)
-{
-    _cleanup_strbuf_ struct strbuf b = {0};
-    if (!*path || **path == '/' || access(*path, F_OK) == 0)
-        return 0;
-    if (strbuf_addf(&b, "%s/%s", c->model_dir, *path) < 0)
-        return ERR_NOMEM(err);
-    mem_free(*path);
-    *path = TAKE_PTR(b.s);
-    return 0;
-}
-
-/* Paths, tiers and threads of the models; which one is the default. */
-static int finish_models(struct config *c, struct error *err)
-{
-    enum dk_tier tier;
-    int r = dk_tier_choose(c->cpu_tier ? c->cpu_tier : getenv("DEDIT_CPU_TIER"), &tier, err);
-    bool found = !c->default_model;
-    for (size_t i = 0; i < c->n_models && r == 0; i++) {
-        struct model_config_entry *m = &c->models[i];
-        if (!m->path)
-            return ERR(err, INVALID, "[model %s] path: must be set", m->name);
-        r = find_in_model_dir(c, &m->path, err);
-        if (r == 0 && !(m->drafter && strcmp(m->drafter, "none") == 0))
-            r = find_in_model_dir(c, &m->drafter, err);
-        if (r == 0 && device_check(m->device ? m->device : "auto", err) < 0)
-            r = error_prefix(err, DEDIT_E_INVALID, "[model %s]", m->name);
-        if (r == 0 && m->engine.fast && c->exact)
-            r = ERR(err, INVALID, "[model %s] exactness: fast does not go with exact = yes",
-                    m->name);
-        m->engine.tier = tier;
-        m->engine.n_threads = c->threads;
-        m->engine.exact = c->exact;
-        found |= c->default_model && strcmp(c->default_model, m->name) == 0;
-    }
-    if (r == 0 && !found)
-        r = ERR(err, NOT_FOUND, "default_model: there is no section [model %s]", c->default_model);
-    return r;
-}
-
-int config_load(int argc, char **argv, struct config **ret, enum config_action *ret_action,
-                struct error *err)
+static int load(int argc, char **argv, struct config **ret, enum config_action *ret_action,
+                struct config_faults *faults, struct error *err)
 {
     const char *file = NULL;
     enum config_action action = CONFIG_RUN;
     _cleanup_(config_freep) struct config *c = config_new(err);
     if (!c)
         return DEDIT_E_NOMEM;
-    int r = read_flags(c, argc, argv, false, &file, &action, err);
+    int r = read_flags(c, argc, argv, false, &file, &action, faults, err);
     if (r == 0 && (action == CONFIG_HELP || action == CONFIG_VERSION)) {
         *ret_action = action;
         *ret = TAKE_PTR(c);
         return 0;
     }
-    bool named = file != NULL;
-    file = named ? file : STANDARD_FILE;
-    if (r == 0 && (named || access(file, F_OK) == 0))
-        r = read_file(c, file, err);
     if (r == 0)
-        r = read_dropins(c, file, err);
+        r = config_read_files(c, file ? file : STANDARD_FILE, file != NULL, faults, err);
     if (r == 0)
-        r = read_flags(c, argc, argv, true, &file, &action, err);
+        r = read_flags(c, argc, argv, true, &file, &action, faults, err);
     if (r == 0 && (standard_model_dir(c) < 0 || standard_costs_dir(c) < 0))
         r = ERR_NOMEM(err);
     if (r == 0)
         r = absolute_model_dir(c, err);
     if (r == 0)
-        r = check_numbers(c, err);
-    if (r == 0)
-        r = finish_models(c, err);
+        r = config_check_values(c, faults, err);
     if (r < 0)
         return r;
     *ret_action = action;
     *ret = TAKE_PTR(c);
+    return 0;
+}
+
+int config_load(int argc, char **argv, struct config **ret, enum config_action *ret_action,
+                struct error *err)
+{
+    return load(argc, argv, ret, ret_action, NULL, err);
+}
+
+int config_check(int argc, char **argv, char **ret_text, size_t *ret_n, struct error *err)
+{
+    struct config_faults f = {0};
+    struct config *made = NULL;
+    enum config_action action = CONFIG_RUN;
+    int r = strbuf_reserve(&f.text, 1) < 0 ? ERR_NOMEM(err) : 0;
+    if (r == 0)
+        r = config_fault(&f, load(argc, argv, &made, &action, &f, err), err);
+    _cleanup_(config_freep) struct config *c = made;
+    if (r == 0 && c && action == CONFIG_CHECK)
+        r = config_check_paths(c, &f, err);
+    if (r == 0)
+        r = config_sort_faults(&f, err);
+    if (r < 0) {
+        strbuf_done(&f.text);
+        return r;
+    }
+    *ret_n = f.n;
+    *ret_text = TAKE_PTR(f.text.s);
     return 0;
 }
 
@@ -680,7 +474,7 @@ const char *config_help(void)
             "usage: dedit-d [--config FILE] [--model [NAME=]PATH]... [options]\n\n"
             "  --config FILE          configuration (" STANDARD_FILE " and dedit.conf.d/*.conf)\n"
             "  --model [NAME=]PATH    load this model at start; the first one is the default\n"
-            "  --check-config         read everything, say what is wrong, exit\n"
+            "  --check-config         read everything, say all that is wrong, exit\n"
             "  --print-config         print the effective configuration, exit\n"
             "  --help, --version\n\n"
             "Every key of dedit.conf(5) is an option:\n");

@@ -25,6 +25,8 @@ struct model_config_entry {
     struct engine_config engine; /* what the section sets; defaults otherwise */
     bool preload;             /* load at start; default: yes for the default model */
     bool on_demand;           /* load when a request names it; default yes */
+    char *place;              /* "file:line" of its first key; NULL: of a flag */
+    char **origins;           /* as those of struct config */
 };
 
 struct config {
@@ -81,6 +83,9 @@ enum config_action { CONFIG_RUN, CONFIG_CHECK, CONFIG_PRINT, CONFIG_HELP, CONFIG
  * file and line, or the flag, and the rule. */
 int config_load(int argc, char **argv, struct config **ret, enum config_action *ret_action,
                 struct error *err);
+/* The same, but all that is wrong, a line each, in *ret_text (mem_free it); with --check-config among the flags, of what
+ * the configuration names on disk, too, as this user finds it. */
+int config_check(int argc, char **argv, char **ret_text, size_t *ret_n, struct error *err);
 /* The same sources again (SIGHUP, Reload). Keys that need a restart are reported in *ret_note
  * (mem_free it; NULL when none) and keep their old value. */
 int config_reload(const struct config *old, int argc, char **argv, struct config **ret,

@@ -88,23 +88,47 @@ static int make_folder(const struct listener *l, const struct config *c, struct 
     return 0;
 }
 
-/* One daemon a path: the lock is held for the daemon's life and goes with it. */
+static int lock_path(const struct listener *l, char *buf, size_t size)
+{
+    return snprintf(buf, size, "%s.lock", l->path);
+}
+
+/* Is the file of this name the one that is open here? */
+static bool is_named(int fd, const char *path)
+{
+    struct stat mine, there;
+    return fstat(fd, &mine) == 0 && lstat(path, &there) == 0 && mine.st_dev == there.st_dev &&
+           mine.st_ino == there.st_ino;
+}
+
+/* One daemon a path: the lock is held for the daemon's life, and its file is removed before it is let go.  So whoever
+ * has locked a file looks whether it still has the name: one that lost it locks nothing, and the next is tried. */
 static int lock(struct listener *l, struct error *err)
 {
     char path[sizeof l->path + 8];
-    snprintf(path, sizeof path, "%s.lock", l->path);
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0)
-        return ERR(err, IO, "%s: %s", path, strerror(errno));
-    if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-        int e = errno;
-        fd_close(fd);
-        if (e == EWOULDBLOCK)
-            return ERR(err, BUSY, "%s: another dedit-d serves this socket", l->path);
-        return ERR(err, IO, "%s: %s", path, strerror(e));
+    lock_path(l, path, sizeof path);
+    for (;;) {
+        _cleanup_fd_ int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        if (fd < 0)
+            return ERR(err, IO, "%s: %s", path, strerror(errno));
+        if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+            return errno == EWOULDBLOCK
+                       ? ERR(err, BUSY, "%s: another dedit-d serves this socket", l->path)
+                       : ERR(err, IO, "%s: %s", path, strerror(errno));
+        if (!is_named(fd, path))
+            continue;
+        l->lock_fd = TAKE_FD(fd);
+        return 0;
     }
-    l->lock_fd = fd;
-    return 0;
+}
+
+static void unlock(struct listener *l)
+{
+    char path[sizeof l->path + 8];
+    lock_path(l, path, sizeof path);
+    if (l->lock_fd >= 0 && is_named(l->lock_fd, path))
+        (void)unlink(path);
+    l->lock_fd = fd_close(l->lock_fd);
 }
 
 bool listener_in_use(const struct sockaddr_un *a, int type)
@@ -191,5 +215,5 @@ void listener_close(struct listener *l)
     if (l->own)
         unlink(l->path);
     l->own = false;
-    l->lock_fd = fd_close(l->lock_fd);
+    unlock(l);
 }

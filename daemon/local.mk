@@ -4,6 +4,9 @@ noinst_LIBRARIES += libdedit-daemon.a
 libdedit_daemon_a_CPPFLAGS = $(AM_CPPFLAGS) $(URING_CFLAGS) $(SYSTEMD_CFLAGS) $(INIH_CFLAGS) \
 	-DDEDIT_SYSCONFDIR='"$(sysconfdir)"'
 libdedit_daemon_a_SOURCES = \
+	%D%/config-check.c \
+	%D%/config-file.c \
+	%D%/config-internal.h \
 	%D%/config-values.c \
 	%D%/config-values.h \
 	%D%/config.c \

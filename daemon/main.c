@@ -187,6 +187,20 @@ static int run(struct daemon *d, struct config *c, bool *ret_started, struct err
     return r;
 }
 
+/* All that is wrong, a line each; true: nothing is. */
+static bool say_faults(int argc, char **argv, const struct error *first)
+{
+    _cleanup_free_ char *text = NULL;
+    size_t n = 0;
+    struct error err = {0};
+    int r = config_check(argc, argv, &text, &n, &err);
+    if (r < 0 || (n == 0 && first->code)) /* which is gone meanwhile */
+        fprintf(stderr, "dedit-d: %s\n", first->code ? first->msg : err.msg);
+    for (const char *s = text; r == 0 && *s; s = strchr(s, '\n') + 1)
+        fprintf(stderr, "dedit-d: %.*s\n", (int)strcspn(s, "\n"), s);
+    return r == 0 && n == 0 && !first->code;
+}
+
 int main(int argc, char **argv)
 {
     static struct daemon d = {.signal_fd = -1};
@@ -197,7 +211,7 @@ int main(int argc, char **argv)
     d.argc = argc;
     d.argv = argv;
     if (config_load(argc, argv, &c, &action, &err) < 0) {
-        fprintf(stderr, "dedit-d: %s\n", err.msg);
+        say_faults(argc, argv, &err);
         return EXIT_CONFIG;
     }
     switch (action) {
@@ -211,7 +225,7 @@ int main(int argc, char **argv)
         return 0;
     case CONFIG_CHECK:
         config_free(c);
-        return 0;
+        return say_faults(argc, argv, &err) ? 0 : EXIT_CONFIG;
     case CONFIG_PRINT: {
         int e = config_print(c, STDOUT_FILENO);
         config_free(c);

@@ -182,69 +182,89 @@ static void on_textfile(void *arg)
 
 /* ---- life ---------------------------------------------------------------------------------------------------- */
 
-/* metrics.sock beside dedit.sock; beside x.sock or x it is x-metrics.sock, so that daemons of one folder whose
- * sockets have other names have one each. */
+/* metrics.sock beside dedit.sock, x-metrics.sock beside x.sock, x-metrics beside x: two sockets of one folder never
+ * have one name for their metrics. */
 static int path_beside(const char *daemon_socket, char *buf, size_t size)
 {
+    static const char end[] = ".sock";
     const char *slash = strrchr(daemon_socket, '/'), *name = slash ? slash + 1 : daemon_socket;
     const int dir = slash ? (int)(slash - daemon_socket) : 1;
     size_t n = strlen(name);
-    if (n > 5 && strcmp(name + n - 5, ".sock") == 0)
-        n -= 5;
-    if (n == 5 && memcmp(name, "dedit", 5) == 0)
-        n = 0;
-    return snprintf(buf, size, "%.*s/%.*s%smetrics.sock", dir, slash ? daemon_socket : ".", (int)n,
-                    name, n ? "-" : "");
+    const bool ends = n > strlen(end) && strcmp(name + n - strlen(end), end) == 0;
+    const bool standard = strcmp(name, "dedit.sock") == 0;
+    n = standard ? 0 : ends ? n - strlen(end) : n;
+    return snprintf(buf, size, "%.*s/%.*s%smetrics%s", dir, slash ? daemon_socket : ".", (int)n,
+                    name, standard ? "" : "-", ends ? end : "");
+}
+
+/* Which key and flag, which path, and what is wrong with it. */
+static int refuse_path(const char *path, int code, const char *rule, struct error *err)
+{
+    return error_set(err, code, __FILE__, __LINE__,
+                     "metrics_socket (--metrics-socket): %s: %s; name another path, or none", path,
+                     rule);
 }
 
 static int choose_path(struct metrics_http *h, const char *daemon_socket, struct error *err)
 {
     const char *own = h->server->config->metrics_socket;
-    int n;
+    char path[4096], rule[64];
     if (own && strcmp(own, "none") == 0)
         return 0;
+    int n = own ? snprintf(path, sizeof path, "%s", own)
+                : path_beside(daemon_socket, path, sizeof path);
+    if (n >= 0 && (size_t)n < sizeof h->path) {
+        memcpy(h->path, path, (size_t)n + 1);
+        return 0;
+    }
+    snprintf(rule, sizeof rule, "%d bytes, the limit is %u", n, WIRE_MAX_PATH);
+    struct error why = {0};
+    refuse_path(path, DEDIT_E_LIMIT, rule, &why);
     if (own) {
-        n = snprintf(h->path, sizeof h->path, "%s", own);
-    } else {
-        n = path_beside(daemon_socket, h->path, sizeof h->path);
+        *err = why;
+        return why.code;
     }
-    if (n < 0 || (size_t)n >= sizeof h->path) {
-        h->path[0] = 0;
-        ERR(err, LIMIT, "metrics_socket: the path has %d bytes, the limit is %u", n, WIRE_MAX_PATH);
-        if (own)
-            return err->code;
-        log_write(LOG_LEVEL_WARNING, "metrics", NULL, "%s; there is no such socket", err->msg);
-        *err = (struct error){0};
-    }
+    log_write(LOG_LEVEL_WARNING, "metrics", NULL, "%s; there is no such socket", why.msg);
     return 0;
 }
 
-/* The daemon's own lock protects the folder's standard name; a socket that nobody serves is replaced. */
+/* A socket that nobody serves is replaced. */
+static int clear_path(const struct metrics_http *h, const struct sockaddr_un *a, struct error *err)
+{
+    struct stat st;
+    if (lstat(h->path, &st) < 0)
+        return errno == ENOENT ? 0 : refuse_path(h->path, DEDIT_E_IO, strerror(errno), err);
+    if (!S_ISSOCK(st.st_mode))
+        return refuse_path(h->path, DEDIT_E_BUSY, "exists and is no socket", err);
+    if (listener_in_use(a, SOCK_STREAM))
+        return refuse_path(h->path, DEDIT_E_BUSY, "another program listens there", err);
+    return unlink(h->path) < 0 ? refuse_path(h->path, DEDIT_E_IO, strerror(errno), err) : 0;
+}
+
+static int bind_path(struct metrics_http *h, int fd, const struct sockaddr_un *a, struct error *err)
+{
+    int r = clear_path(h, a, err);
+    if (r == 0 && bind(fd, (const struct sockaddr *)a, sizeof *a) < 0)
+        r = refuse_path(h->path, DEDIT_E_IO, strerror(errno), err);
+    if (r < 0)
+        h->path[0] = 0; /* not ours to remove */
+    if (r == 0 && (chmod(h->path, h->server->config->socket_mode) < 0 || listen(fd, 16) < 0))
+        r = refuse_path(h->path, DEDIT_E_IO, strerror(errno), err);
+    return r;
+}
+
 static int open_socket(struct metrics_http *h, struct error *err)
 {
     struct sockaddr_un a;
-    struct stat st;
     int r = wire_address(h->path, &a, err);
     if (r < 0)
         return r;
-    if (lstat(h->path, &st) == 0) {
-        if (!S_ISSOCK(st.st_mode) || listener_in_use(&a, SOCK_STREAM)) {
-            r = ERR(err, BUSY,
-                    "metrics_socket: %s is in use; --metrics-socket names another one, or none",
-                    h->path);
-            h->path[0] = 0; /* not ours to remove */
-            return r;
-        }
-        unlink(h->path);
-    }
     _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0 || bind(fd, (const struct sockaddr *)&a, sizeof a) < 0) {
-        r = ERR(err, IO, "metrics_socket: %s: %s", h->path, strerror(errno));
-        h->path[0] = 0;
+    if (fd < 0)
+        return ERR(err, IO, "socket: %s", strerror(errno));
+    r = bind_path(h, fd, &a, err);
+    if (r < 0)
         return r;
-    }
-    if (chmod(h->path, h->server->config->socket_mode) < 0 || listen(fd, 16) < 0)
-        return ERR(err, IO, "metrics_socket: %s: %s", h->path, strerror(errno));
     h->listen_fd = TAKE_FD(fd);
     return loop_add_accept(h->server->loop, h->listen_fd, on_connection, h, &h->listener, err);
 }

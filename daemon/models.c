@@ -54,6 +54,8 @@ static int set_config(struct model *m, const struct model_config_entry *e)
     m->config = *e;
     m->config.name = NULL; /* m->name, m->path are the model's own */
     m->config.path = NULL;
+    m->config.place = NULL;
+    m->config.origins = NULL;
     m->config.chat_format = format;
     m->config.drafter = drafter;
     m->config.device = device;

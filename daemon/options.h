@@ -12,7 +12,7 @@
     X("daemon", "socket_group", STRING, socket_group, "", "group", "group of the socket")          \
     X("daemon", "metrics_socket", STRING, metrics_socket, "", "path",                              \
       "HTTP GET of the metrics; none: no such socket; empty: metrics.sock beside dedit.sock, "       \
-      "x-metrics.sock beside x.sock")                                                              \
+      "x-metrics.sock beside x.sock, x-metrics beside x")                                          \
     X("daemon", "metrics_textfile", STRING, metrics_textfile, "", "path",                          \
       "the metrics written for node-exporter; empty: none")                                        \
     X("daemon", "metrics_interval", TIME, metrics_interval_ns, "15s", "time",                      \

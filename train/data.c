@@ -13,7 +13,6 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
-#include "base/out_file.h"
 
 struct entry {
     uint64_t first_id, line, hash;
@@ -24,6 +23,14 @@ struct entry {
     uint16_t end;
 };
 
+struct data_file {
+    char *path;
+    dev_t dev;
+    ino_t ino;
+    uint64_t before; /* another file whose device and inode have the same hash, or NO_FILE */
+};
+#define NO_FILE UINT64_MAX
+
 struct data_set {
     struct data_options options;
     uint32_t *ids;
@@ -32,8 +39,9 @@ struct data_set {
     uint64_t n_spans, cap_spans;
     struct entry *entries;
     uint64_t n, cap;
-    char **files;
+    struct data_file *files;
     size_t n_files;
+    struct u64map file_ids; /* device and inode, hashed -> the last file of that hash */
     char kinds[DATA_MAX_KINDS][DATA_MAX_NAME];
     struct u64map seen; /* hashes of samples */
     struct data_set_info info;
@@ -48,9 +56,10 @@ struct data_set *data_set_free(struct data_set *d)
     mem_free(d->spans);
     mem_free(d->entries);
     for (size_t i = 0; i < d->n_files; i++)
-        mem_free(d->files[i]);
+        mem_free(d->files[i].path);
     mem_free(d->files);
     u64map_done(&d->seen);
+    u64map_done(&d->file_ids);
     mem_free(d);
     return NULL;
 }
@@ -136,9 +145,9 @@ static int take(void *arg, const struct data_record *r, uint64_t line, struct er
         if (r->n_supervised == 0 && !d->options.skip_unsupervised)
             return ERR(err, FORMAT,
                        "%s:%llu: nothing to train on: \"response_spans\" has no tokens",
-                       d->files[d->file], (unsigned long long)line);
+                       d->files[d->file].path, (unsigned long long)line);
         if (d->info.n_unsupervised++ == 0) {
-            d->info.skipped_file = d->files[d->file];
+            d->info.skipped_file = d->files[d->file].path;
             d->info.skipped_line = line;
         }
         return 0;
@@ -162,22 +171,46 @@ static int take(void *arg, const struct data_record *r, uint64_t line, struct er
 
 /* ---- files --------------------------------------------------------------------------------------- */
 
+/* The file that is this one by whatever name, if it is there already; pipes and terminals are read as often as they
+ * are named. */
+static const struct data_file *find_file(const struct data_set *d, uint64_t key,
+                                         const struct stat *st)
+{
+    uint64_t i;
+    if (!u64map_get(&d->file_ids, key, &i))
+        return NULL;
+    for (; i != NO_FILE; i = d->files[i].before)
+        if (d->files[i].dev == st->st_dev && d->files[i].ino == st->st_ino)
+            return &d->files[i];
+    return NULL;
+}
+
 static int add_file(struct data_set *d, const char *path, struct error *err)
 {
-    for (size_t i = 0; i < d->n_files; i++)
-        if (file_is_same(path, d->files[i]))
-            return ERR(err, INVALID, "%s: is given twice%s%s; each file of data is read once", path,
-                       strcmp(path, d->files[i]) ? ", also as " : "",
-                       strcmp(path, d->files[i]) ? d->files[i] : "");
-    char **grown = mem_realloc_array(d->files, d->n_files + 1, sizeof(*grown));
+    struct stat st;
+    struct data_file f = {.before = NO_FILE};
+    const bool known = stat(path, &st) == 0 && S_ISREG(st.st_mode);
+    const uint64_t key = known ? hash_mix64(st.st_ino ^ hash_mix64(st.st_dev)) : 0;
+    const struct data_file *same = known ? find_file(d, key, &st) : NULL;
+    if (same)
+        return ERR(err, INVALID, "%s: is given twice%s%s; each file of data is read once", path,
+                   strcmp(path, same->path) ? ", also as " : "",
+                   strcmp(path, same->path) ? same->path : "");
+    struct data_file *grown = mem_realloc_array(d->files, d->n_files + 1, sizeof(*grown));
     if (!grown)
         return ERR_NOMEM(err);
     d->files = grown;
-    d->files[d->n_files] = mem_strdup(path);
-    if (!d->files[d->n_files])
+    f.path = mem_strdup(path);
+    if (!f.path)
         return ERR_NOMEM(err);
+    if (known) {
+        f.dev = st.st_dev;
+        f.ino = st.st_ino;
+        (void)u64map_get(&d->file_ids, key, &f.before);
+    }
+    d->files[d->n_files] = f;
     d->n_files++;
-    return 0;
+    return known && u64map_put(&d->file_ids, key, d->n_files - 1) < 0 ? ERR_NOMEM(err) : 0;
 }
 
 static int ends_with(const struct dirent *e, const char *end)
@@ -245,7 +278,7 @@ int data_set_open(const char *const *paths, size_t n_paths, const struct data_op
                   struct data_set **ret, struct error *err)
 {
     _cleanup_(data_set_freep) struct data_set *d = mem_zalloc(sizeof(*d));
-    if (!d || u64map_init(&d->seen, 1024) < 0)
+    if (!d || u64map_init(&d->seen, 1024) < 0 || u64map_init(&d->file_ids, 64) < 0)
         return ERR_NOMEM(err);
     d->options = *o;
     int r = 0;
@@ -254,11 +287,11 @@ int data_set_open(const char *const *paths, size_t n_paths, const struct data_op
     for (size_t i = 0; i < d->n_files && r == 0; i++) {
         struct data_header h;
         d->file = (uint32_t)i;
-        r = data_read_file(d->files[i], o->vocab_size, &h, take, d, err);
+        r = data_read_file(d->files[i].path, o->vocab_size, &h, take, d, err);
         if (r == 0 && h.present && !d->info.target[0])
             memcpy(d->info.target, h.target, sizeof(h.target));
         if (r == 0 && h.n_blank && !d->info.n_blank) {
-            d->info.blank_file = d->files[i];
+            d->info.blank_file = d->files[i].path;
             d->info.blank_line = h.first_blank;
         }
         d->info.n_blank += r == 0 ? h.n_blank : 0;
@@ -304,7 +337,7 @@ void data_set_sample(const struct data_set *d, uint64_t i, struct data_sample *r
         .hash = e->hash,
         .kind = e->kind,
         .end = (enum data_end)e->end,
-        .file = d->files[e->file],
+        .file = d->files[e->file].path,
         .line = e->line,
     };
 }

@@ -326,8 +326,11 @@ static int set(void *ctx, int id, const char *arg, struct error *err)
     case OPT_FRESH:
         o->restart = true;
         return 0;
-    case OPT_SEED:
-        return option_u64(arg, &o->seed, err);
+    case OPT_SEED: /* in a checkpoint's JSON it has a sign, as in the data's */
+        r = option_u64(arg, &o->seed, err);
+        return r == 0 && o->seed > INT64_MAX
+                   ? ERR(err, INVALID, "at most %lld", (long long)INT64_MAX)
+                   : r;
     case OPT_BF16:
         o->bf16 = true;
         return 0;

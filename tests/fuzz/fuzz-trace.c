@@ -20,7 +20,7 @@ static void trace(const char *s, size_t size)
     struct error err = {0};
     if (trace_embed("x", s, size, &out, &err) == 0) {
         json_error_t e;
-        json_t *j = json_loadb(out.s, out.len, 0, &e);
+        json_t *j = json_loadb(out.s, out.len, JSON_DECODE_INT_AS_REAL, &e);
         FUZZ_CHECK(!memchr(out.s, '<', out.len));
         FUZZ_CHECK(json_is_array(j) && json_array_size(j) > 0);
         json_decref(j);

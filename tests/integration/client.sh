@@ -19,6 +19,14 @@ until "$client" ping > /dev/null 2>&1; do
     sleep 0.05
 done
 
+# fails STATUS WORDS COMMAND...
+fails() {
+    want=$1
+    words=$2
+    shift 2
+    status "$want" "$@" || return 1
+    [ "$(wc -l < "$scratch/err")" -eq 1 ] && grep -q -e "$words" "$scratch/err"
+}
 ask() { "$client" generate --raw --temperature 0 --max-tokens 12 --ignore-eos "$@"; }
 # The engine by itself gives the same text.
 same() {
@@ -187,6 +195,78 @@ goes_on_behind() {
     [ $? -eq 1 ] && [ "$(wc -l < "$scratch/nul")" -eq "$(wc -l < "$scratch/out1")" ] && sed -n 2p "$scratch/nul" | grep -q '^{"line":2,'
 }
 ok 'a batch goes on behind a NUL' goes_on_behind
+# A result knows its line, whatever stands around it; another input is told, and nothing is lost.
+another_input() {
+    cp "$scratch/out1" "$scratch/kept"
+    want=$(sed -n 3p "$scratch/in" | tr -d '\n' | sha256sum | cut -c 1-16)
+    sed -n 3p "$scratch/kept" | grep -q "^{\"line\":3,\"request\":\"$want\"," || return 1
+    head -n 20 "$scratch/out1" > "$scratch/begun" && printf '{"line":21,"te' >> "$scratch/begun" && cp "$scratch/begun" "$scratch/copy"
+    { head -n 4 "$scratch/in" && echo '{"prompt": "another"}' && tail -n +6 "$scratch/in"; } > "$scratch/in2"
+    fails 1 'begun:5 answers another request than number 5 of .*in2: .* left as it is' "$client" batch --raw --output "$scratch/begun" "$scratch/in2" &&
+        cmp "$scratch/begun" "$scratch/copy" || return 1
+    head -n 12 "$scratch/in" > "$scratch/in3"
+    fails 1 'begun has 20 results, and .*in3 has 12 requests' "$client" batch --raw --output "$scratch/begun" "$scratch/in3" && cmp "$scratch/begun" "$scratch/copy" &&
+        ! "$client" batch --raw --output "$scratch/begun" - < "$scratch/in3" 2> "$scratch/err" && grep -q 'standard input has 12' "$scratch/err" || return 1
+    # Blanks and empty lines are no other request; lines that follow are new ones.
+    sed 's/^/  /; s/$/ \n/' "$scratch/in" > "$scratch/in4" && echo '{"prompt": "one more", "max_tokens": 2}' >> "$scratch/in4"
+    "$client" batch --raw --quiet --output "$scratch/begun" "$scratch/in4"
+    [ $? -eq 1 ] && [ "$(wc -l < "$scratch/begun")" -eq 43 ]
+}
+ok 'a batch goes on with its own input only' another_input
+# Two of them would write each result twice.
+two_writers() {
+    : > "$scratch/one"
+    flock "$scratch/one" "$client" batch --raw --output "$scratch/one" "$scratch/in" 2> "$scratch/err" && return 1
+    [ "$(cat "$scratch/err")" = "dedit-client: --output: $scratch/one: another dedit-client batch is writing there" ] && [ ! -s "$scratch/one" ] || return 1
+    for i in $(seq 30); do printf '{"prompt": "line %d", "max_tokens": 40, "seed": 1}\n' "$i"; done > "$scratch/many"
+    "$client" batch --raw --ignore-eos --quiet --output "$scratch/one" "$scratch/many" 2> "$scratch/err1" &
+    a=$!
+    "$client" batch --raw --ignore-eos --quiet --output "$scratch/one" "$scratch/many" 2> "$scratch/err2" &
+    b=$!
+    wait $a
+    ra=$?
+    wait $b
+    [ "$ra$?" != 11 ] && [ "$(wc -l < "$scratch/one")" -eq 30 ] && [ "$(cut -d , -f 1 "$scratch/one" | sort -u | wc -l)" -eq 30 ]
+}
+ok 'a batch has its output for itself' two_writers
+# Seeds have 64 bits everywhere, and no sign.
+seeds() {
+    for seed in 0 9223372036854775807 9223372036854775808 18446744073709551615; do
+        ask --seed $seed --json -n 2 hi | grep -q "\"seed\":${seed}[,}]" || return 1
+        printf '{"id": {"seed": -1}, "note": {"seed": 3}, "prompt": "hi", "max_tokens": 2, "seed" : %s }\n' $seed | "$client" batch --raw > "$scratch/got" || return 1
+        grep -q "\"id\":{\"seed\":-1}" "$scratch/got" && grep -q "\"usage\":{.*\"seed\":$seed," "$scratch/got" || return 1
+        "$client" generate --raw --temperature 1 --seed $seed -n 8 --quiet hi > "$scratch/want1" && printf '{"prompt": "hi", "max_tokens": 8, "seed": %s}\n' $seed |
+            "$client" batch --raw | python3 -c 'import json,sys; sys.stdout.write(json.load(sys.stdin)["text"] + "\n")' > "$scratch/got1" && cmp "$scratch/want1" "$scratch/got1" || return 1
+        "$client" generate --raw --seed $seed -n 2 --quiet --trace-json "$scratch/seeds" hi > /dev/null && grep -q "\"seed\":${seed}[,}]" "$scratch/seeds" &&
+            "$client" trace-html "$scratch/seeds" | grep -q "\"seed\":${seed}[,}]" || return 1
+    done
+    status 2 "$client" generate --seed 18446744073709551616 hi && grep -q -e '--seed: .* is not a whole number from 0 to 18446744073709551615' "$scratch/err" &&
+        ! printf '{"prompt": "hi", "seed": -1}\n' | "$client" batch --raw > "$scratch/got" && grep -q 'seed must be a whole number from 0 to 18446744073709551615' "$scratch/got" &&
+        ! printf '{"prompt": "hi", "seed": %s}\n' 18446744073709551616 340282366920938463463374607431768211456 | "$client" batch --raw > "$scratch/got" &&
+        [ "$(grep -c '"invalid-argument","message":"seed must be a whole number from 0 to 18446744073709551615"' "$scratch/got")" -eq 2 ]
+}
+ok 'seeds of 64 bits' seeds
+# The command line's drafting is for the lines that it fits; what a line asks for itself must fit.
+drafting_of_lines() {
+    printf '{"prompt": "a b a b", "max_tokens": 4, "method": "%s"}\n' ar ngram auto ar > "$scratch/lines"
+    "$client" batch --raw --window 4 --passes 2 --tree-budget 8 --edit-visibility causal --verification rejection "$scratch/lines" > "$scratch/got" || { cat "$scratch/got"; return 1; }
+    "$client" batch --raw --method ar --window 4 "$scratch/lines" > /dev/null || return 1
+    # shellcheck disable=SC2016
+    printf '%s\n' '{"prompt": "x", "method": "ar", "window": 4}' '{"prompt": "x", "method": "ngram", "passes": 2}' '{"prompt": "x", "window": 1.5}' \
+        '{"prompt": "x", "max_tokens": 2, "method": "ngram", "window": 3}' '{"prompt": "x", "max_tokens": 2}' > "$scratch/lines"
+    "$client" batch --raw --method ar "$scratch/lines" > "$scratch/got" && return 1
+    [ "$(grep -c '"error"' "$scratch/got")" -eq 3 ] && sed -n 1p "$scratch/got" | grep -q 'ar drafts nothing' && sed -n 2p "$scratch/got" | grep -q 'ngram has no edit passes' &&
+        sed -n 3p "$scratch/got" | grep -q 'whole numbers from 1' || return 1
+    # What the command line says for all lines is the daemon's to refuse.
+    ! echo '{"prompt": "x"}' | "$client" batch --raw --method ar --window 4 > "$scratch/got" && grep -q 'ar drafts nothing' "$scratch/got"
+}
+ok 'drafting of a batch is for the lines that it fits' drafting_of_lines
+prompt_or_messages() {
+    ! echo '{"prompt": "x", "messages": [{"role": "user", "content": "y"}]}' | "$client" batch --raw > "$scratch/got" &&
+        grep -q '"code":"invalid-argument","message":"a line has \\"prompt\\" or \\"messages\\", not both"' "$scratch/got" &&
+        echo '{"prompt": null, "messages": [{"role": "user", "content": "y"}], "max_tokens": 2}' | "$client" batch --chat-format chatml > "$scratch/got"
+}
+ok 'a line of a batch has prompt or messages' prompt_or_messages
 tokens() {
     ids=$("$client" tokenize 'hello there') || return 1
     # shellcheck disable=SC2086 # one id a word
@@ -223,7 +303,7 @@ hashed() {
     "$client" add --store "$scratch/store" --name tiny "$model" > "$scratch/got" && (cd "$scratch/store" && sha256sum -c tiny.sha256) &&
         [ "$(wc -l < "$scratch/store/tiny.sha256")" -eq "$(find "$model" -type f | wc -l)" ] &&
         grep -q -x -F -f "$scratch/store/tiny.sha256" "$scratch/got" &&
-        "$client" rm --json --store "$scratch/store" tiny | grep -q -x '{"ok":true}' && [ -z "$(ls "$scratch/store")" ] || return 1
+        "$client" rm --json --store "$scratch/store" tiny | grep -q -x '{"ok":true,"removed":\["tiny"\],"kept":\[\]}' && [ -z "$(ls "$scratch/store")" ] || return 1
     # Sums of all lengths around a block: files of a folder beside its model.
     cp -r "$model" "$scratch/lengths" && for n in 0 1 54 55 56 57 63 64 65 119 120 121 128 1048576 1048577; do head -c $n /dev/zero > "$scratch/lengths/$n"; done
     "$client" add --json --store "$scratch/store" "$scratch/lengths/" | python3 -c 'import json,sys; j = json.load(sys.stdin); assert j["name"] == "lengths" and j["sha256"] is None and len(j["files"]) > 15, j' &&
@@ -260,7 +340,7 @@ not_its_own() {
     # What a run that was killed left is removed; what somebody else holds is not touched.
     mkdir -p "$scratch/store/.tiny.adding/tiny" && echo old > "$scratch/store/.tiny.adding/tiny/old" || return 1
     flock "$scratch/store/.tiny.adding" "$client" add --store "$scratch/store" --name tiny "$model" 2> "$scratch/err" && return 1
-    grep -q 'another dedit-client add is writing there' "$scratch/err" && [ -e "$scratch/store/.tiny.adding/tiny/old" ] &&
+    grep -q 'store/tiny: another dedit-client is adding or removing it' "$scratch/err" && [ -e "$scratch/store/.tiny.adding/tiny/old" ] &&
         status 0 "$client" add --store "$scratch/store" --name tiny "$model" && [ ! -e "$scratch/store/tiny/old" ] && [ ! -e "$scratch/store/.tiny.adding" ]
 }
 ok 'add: what is not its own stays' not_its_own
@@ -295,6 +375,38 @@ drafters() {
         rm -r "$scratch/store"
 }
 ok 'add: drafters' drafters
+# A model goes with its sums and the drafter that only it has; sums do not go alone.
+removes() {
+    rm -rf "$scratch/store" && d=$golden/drafter && set -- "$client" add --store "$scratch/store" && rm="$client rm --store $scratch/store" || return 1
+    "$@" --name t "$d/target" > /dev/null && "$@" --name t.drafter "$d/fitted" > /dev/null || return 1
+    # shellcheck disable=SC2086 # words
+    fails 2 't.sha256 has the sums of t; "rm t" removes both' $rm t.sha256 && [ "$(in_store)" = 't t.drafter t.drafter.sha256 t.sha256' ] &&
+        status 0 $rm t && [ -z "$(in_store)" ] && [ "$(cat "$scratch/err")" = 't.drafter is removed, too: it was the drafter of t' ] || return 1
+    # One name, a folder and a file: both have the drafter, which must be that of both, and stays with the last.
+    "$@" --name t "$d/target" > /dev/null && "$@" --name t.drafter "$d/fitted" > /dev/null || return 1
+    status 1 "$@" --name t.gguf "$golden/gguf/a_llama_tied.Q8_0.gguf" && grep -q 't.drafter would be the drafter of t.gguf, too, and is none: ' "$scratch/err" || return 1
+    cp "$golden/gguf/a_llama_tied.Q8_0.gguf" "$scratch/store/t.gguf"
+    # shellcheck disable=SC2086 # words
+    $rm --json t | grep -q -x '{"ok":true,"removed":\["t"\],"kept":\["t.drafter"\]}' && [ "$(in_store)" = 't.drafter t.drafter.sha256 t.gguf' ] &&
+        status 0 $rm t.gguf && [ -z "$(in_store)" ] || return 1
+    "$@" --name t "$d/target" > /dev/null && cp "$golden/gguf/a_llama_tied.Q8_0.gguf" "$scratch/store/t.gguf" || return 1
+    status 1 "$@" --name t.drafter "$d/fitted" && grep -q 'a drafter of another model' "$scratch/err" || return 1
+    # What is no file alone, sums whose model went away, and what was put there by hand.
+    mkdir -p "$scratch/store/hand/onnx/deep" && echo x > "$scratch/store/hand/onnx/deep/file" && echo x > "$scratch/store/gone.sha256" && ln -s /etc "$scratch/store/link" || return 1
+    # shellcheck disable=SC2086 # words
+    for name in hand gone link t.gguf t; do status 0 $rm $name || return 1; done
+    # shellcheck disable=SC2086 # words
+    [ -z "$(in_store)" ] && [ -d /etc ] && status 1 $rm t
+}
+ok 'rm: drafters and sums' removes
+# What earlier versions left when they were killed.
+old_leftovers() {
+    rm -rf "$scratch/store" && mkdir -p "$scratch/store/.x.adding" && sh -c 'echo $$' > "$scratch/dead" && dead=$(cat "$scratch/dead") || return 1
+    echo half > "$scratch/store/.x.adding/x" && : > "$scratch/store/y.sha256.tmp-$dead-0" && : > "$scratch/store/z.sha256.tmp-$$-0" && : > "$scratch/store/note.sha256.tmp"
+    status 0 "$client" rm --store "$scratch/store" x && grep -q 'x.adding: removed what is left of a command that was killed' "$scratch/err" &&
+        [ "$(in_store)" = "note.sha256.tmp z.sha256.tmp-$$-0" ]
+}
+ok 'rm: what was left by a command that was killed' old_leftovers
 chat_json() {
     printf 'hi\n/show\n/nonsense\n' | "$client" chat --json --chat-format chatml --max-tokens 4 | python3 -c '
 import json, sys
@@ -335,14 +447,6 @@ in_bash() {
 }
 ok 'completion in bash' in_bash
 
-# fails STATUS WORDS COMMAND...
-fails() {
-    want=$1
-    words=$2
-    shift 2
-    status "$want" "$@" || return 1
-    [ "$(wc -l < "$scratch/err")" -eq 1 ] && grep -q -e "$words" "$scratch/err"
-}
 ok 'a wrong option names the nearest' fails 2 'did you mean --temperature' "$client" generate --temprature 1 hi
 ok 'a wrong command names the nearest' fails 2 'did you mean generate' "$client" generat hi
 ok 'a missing value' fails 2 'needs a value' "$client" generate hi --seed
@@ -399,6 +503,13 @@ ok 'given twice' conf_error '[daemon]\nmax_models = 1\nmax_models = 2\n' 'bad:3.
 ok 'long line' conf_error "[daemon]\nsocket = /$(printf '%0300d' 0)\n" 'bad:2.*190'
 ok 'model without a path' conf_error '[model x]\npreload = yes\n' 'model x.*path'
 ok 'no such default' conf_error '[daemon]\ndefault_model = y\n' 'default_model.*y'
+conf_faults() {
+    printf '[daemon]\nmax_models = 0\nfoo = 1\n[model x]\npath = /nowhere/m\n[model y]\npath = %s\ndrafter = /nowhere/d\n' "$(cd "$model" && pwd)" > "$scratch/bad"
+    status 78 "$daemon" --check-config --config "$scratch/bad" && [ "$(grep -c "^dedit-d: $scratch/bad:[2358]: \[" "$scratch/err")" -eq 4 ] && [ "$(wc -l < "$scratch/err")" -eq 4 ] || return 1
+    # A start tells the same of values.
+    status 78 "$daemon" --socket "$scratch/s2" --config "$scratch/bad" && [ "$(wc -l < "$scratch/err")" -eq 2 ] && [ ! -e "$scratch/s2" ]
+}
+ok 'all faults, and what is not there' conf_faults
 ok 'unknown flag' fails 78 'unknown option' "$daemon" --nonsense
 lint_man() { mandoc -T lint -W warning "$top"/man/*.[1-8]; }
 ok 'manual pages are clean' lint_man

@@ -4,13 +4,17 @@
  *   FAKE_CLOCK=1       CLOCK_REALTIME goes an hour back or forth at each look
  *   FAKE_SLOW=SECONDS  mapping a file whose name ends in .safetensors takes so long
  *   FAKE_AFTER=1       ... after the mapping was made, not before
+ *   FAKE_KILL=N        SIGKILL before the N-th call that changes files: writes, names, folders, locks
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
@@ -81,3 +85,30 @@ time_t time(time_t *ret)
         *ret = s.tv_sec;
     return s.tv_sec;
 }
+
+static void count(void)
+{
+    static int calls;
+    const char *at = getenv("FAKE_KILL");
+    if (at && ++calls == atoi(at))
+        kill(getpid(), SIGKILL);
+}
+
+#define COUNTED(type, name, arguments, ...)                                                        \
+    type name arguments                                                                            \
+    {                                                                                              \
+        static type(*real) arguments;                                                              \
+        if (!real)                                                                                 \
+            *(void **)&real = dlsym(RTLD_NEXT, #name);                                             \
+        count();                                                                                   \
+        return real(__VA_ARGS__);                                                                  \
+    }
+COUNTED(ssize_t, write, (int fd, const void *p, size_t n), fd, p, n)
+COUNTED(int, fsync, (int fd), fd)
+COUNTED(int, flock, (int fd, int how), fd, how)
+COUNTED(int, mkdir, (const char *path, mode_t mode), path, mode)
+COUNTED(int, rmdir, (const char *path), path)
+COUNTED(int, unlink, (const char *path), path)
+COUNTED(int, unlinkat, (int dir, const char *path, int flags), dir, path, flags)
+COUNTED(int, rename, (const char *from, const char *to), from, to)
+COUNTED(int, renameat2, (int d, const char *from, int e, const char *to, unsigned flags), d, from, e, to, flags)

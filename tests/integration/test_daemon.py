@@ -398,7 +398,7 @@ def socket_paths():
         time.sleep(0.01)
     p.terminate()
     assert p.wait(20) == 0
-    os.unlink(fine + ".lock")
+    assert not os.path.exists(fine) and not os.path.exists(fine + ".lock")
     d.stop()
 
 
@@ -531,7 +531,7 @@ def metrics_over_http():
     c = d.client()
     for _ in range(3):
         c.ids(c.submit(greedy([1, 2, 3], 5)))
-    path = os.path.join(d.dir, "s-metrics.sock")
+    path = os.path.join(d.dir, "s-metrics")
     head, body = http(path, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").split(b"\r\n\r\n", 1)
     assert head.startswith(b"HTTP/1.1 200 OK") and b"version=0.0.4" in head
     assert int(head.split(b"Content-Length: ")[1].split(b"\r\n")[0]) == len(body)
@@ -564,7 +564,7 @@ def metrics_over_http():
     with open("/tmp/dedit-metrics-%d.prom" % os.getpid()) as f:
         check_exposition(f.read())
     os.unlink("/tmp/dedit-metrics-%d.prom" % os.getpid())
-    assert not os.path.exists(os.path.join(d.dir, "s-metrics.sock"))
+    assert not os.path.exists(os.path.join(d.dir, "s-metrics"))
     d.stop()
 
 
@@ -574,20 +574,64 @@ def two_daemons_in_one_folder():
     folder = tempfile.mkdtemp(prefix="dedit-test-")
     daemons = []
     try:
-        for name, metrics in (("a.sock", "a-metrics.sock"), ("b", "b-metrics.sock"), ("dedit.sock", "metrics.sock")):
+        for name, metrics in (("a.sock", "a-metrics.sock"), ("b", "b-metrics"), ("b.sock", "b-metrics.sock"), ("dedit.sock", "metrics.sock"),
+                              ("dedit", "dedit-metrics")):
             d = Daemon("--socket", os.path.join(folder, name), wait=False)
             d.path = os.path.join(folder, name)
             d.wait_ready()
             daemons.append(d)
             assert http(os.path.join(folder, metrics), b"GET / HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200")
         taken = os.path.join(folder, "metrics.sock")
-        d = Daemon("--metrics-socket", taken, wait=False)
-        assert d.process.wait(60 * SLOW) != 0
-        assert "metrics_socket: %s is in use; --metrics-socket names another one, or none" % taken in d.text(), d.text()
-        d.stop(d.process.returncode)
+        note = os.path.join(folder, "note")
+        with open(note, "w") as f:
+            f.write("mine")
+        long = os.path.join(folder, "x" * 200)
+        for path, rule in ((taken, "another program listens there"), (note, "exists and is no socket"),
+                           (long, "%d bytes, the limit is 107" % len(long)), (folder + "/no/m", "No such file or directory")):
+            d = Daemon("--metrics-socket", path, wait=False)
+            assert d.process.wait(60 * SLOW) == 78
+            assert "metrics_socket (--metrics-socket): %s: %s; name another path, or none" % (path, rule) in d.text(), d.text()
+            d.stop(d.process.returncode)
+        assert open(note).read() == "mine"
     finally:
         for d in daemons:
             d.stop()
+        left = os.listdir(folder)
+        shutil.rmtree(folder)
+    assert left == ["note"], left
+
+
+@test
+def one_daemon_a_socket_while_others_come_and_go():
+    """The lock's file goes with its daemon; who waits for it never gets a lock that nobody else sees."""
+    folder = tempfile.mkdtemp(prefix="dedit-test-")
+    path, conf = os.path.join(folder, "s"), os.path.join(folder, "conf")
+    open(conf, "w").close()
+    try:
+        for _ in range(6):
+            command = [DAEMON, "--socket", path, "--config", conf, "--metrics-socket", "none"]
+            many = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(5)]
+            deadline = time.monotonic() + 60 * SLOW
+            while sum(p.poll() is None for p in many) > 1 or not os.path.exists(path):
+                assert time.monotonic() < deadline, [p.poll() for p in many]
+                time.sleep(0.01)
+            left = [p for p in many if p.poll() is None]
+            assert len(left) == 1 and all(p.returncode == 78 for p in many if p is not left[0])
+            left[0].terminate()
+            # The next ones start while this one ends.
+            many = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(3)]
+            assert left[0].wait(60 * SLOW) == 0
+            deadline = time.monotonic() + 60 * SLOW
+            while sum(p.poll() is None for p in many) > 1:
+                assert time.monotonic() < deadline, [p.poll() for p in many]
+                time.sleep(0.01)
+            for p in many:
+                p.terminate()
+                assert p.wait(60 * SLOW) in (0, 78, -15)
+            for name in ("s", "s.lock"):
+                if os.path.exists(os.path.join(folder, name)):
+                    os.unlink(os.path.join(folder, name))
+    finally:
         shutil.rmtree(folder)
 
 

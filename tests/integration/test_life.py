@@ -780,4 +780,127 @@ def clocks_that_jump():
     d.stop()
 
 
+def store_command(*args, **k):
+    return subprocess.run([CLIENT] + list(args), capture_output=True, text=True, timeout=120, **k)
+
+
+def whole_models(store):
+    """The store's models; each must have its sums, which agree, and nothing else may be there."""
+    there = set(os.listdir(store)) if os.path.exists(store) else set()
+    names = {n[:-len(".sha256")] for n in there if n.endswith(".sha256")}
+    assert there == names | {n + ".sha256" for n in names}, there
+    for n in names:
+        sums = subprocess.run(["sha256sum", "-c", "--quiet", n + ".sha256"], cwd=store, capture_output=True, text=True)
+        assert sums.returncode == 0, sums
+    return names
+
+
+@test
+def a_model_is_in_the_store_with_its_sums_or_not():
+    """`add` and `rm` are killed at each of their steps: at no moment is a model there without its sums, or half of one,
+    that nobody could tell, and the next command of any name leaves none of it."""
+    base = tempfile.mkdtemp(prefix="dedit-life-")
+    store, model = base + "/store", os.path.join(MODELS, "a_llama_tied")
+    add, rm = ("add", "--store", store, "--name", "m", model), ("rm", "--store", store, "m")
+    try:
+        for command in (add, rm):
+            steps = 0
+            for step in range(1, 1000):
+                shutil.rmtree(store, ignore_errors=True)
+                if command is rm:
+                    assert store_command(*add).returncode == 0
+                r = store_command(*command, env=preload(FAKE_KILL=str(step)))
+                assert r.returncode in (0, -9), (step, r)
+                if r.returncode == 0:
+                    break
+                steps += 1
+                there = set(os.listdir(store)) if os.path.exists(store) else set()
+                unfinished = ".m.adding" in there
+                assert there <= {"m", "m.sha256", ".m.adding"}, (command[0], step, there)
+                assert unfinished or len(there) != 1, (command[0], step, there)
+                assert "m" not in there or "m.sha256" in there, (command[0], step, there)
+                # Another name's command, or the same again.
+                if step % 2:
+                    assert store_command("rm", "--store", store, "other").returncode == 1
+                    assert whole_models(store) <= {"m"}, (command[0], step, os.listdir(store))
+                    r = store_command(*command)
+                    assert r.returncode == 0 or "exists already" in r.stderr or "No such file" in r.stderr, (step, r)
+                else:
+                    r = store_command(*command)
+                    assert r.returncode == 0 or "exists already" in r.stderr or "No such file" in r.stderr, (step, r)
+                assert whole_models(store) == ({"m"} if command is add else set()), (command[0], step)
+            assert steps > 8, steps
+    finally:
+        shutil.rmtree(base)
+
+
+@test
+def a_file_that_is_written_is_there_or_not():
+    """Killed at each step: what is written whole has no name before it is; where one is replaced, another name is there
+    for the moment before."""
+    base = tempfile.mkdtemp(prefix="dedit-life-")
+    trace = base + "/trace"
+    with open(trace, "w") as f:
+        f.write('{"trace": 1, "model": "m", "method": "ar"}\n')
+    try:
+        fd = os.open(base, os.O_TMPFILE | os.O_WRONLY)
+    except OSError:
+        fd = -1  # a file system without such files: names are left
+    try:
+        for before in (None, "old"):
+            left = 0
+            for step in range(1, 100):
+                for n in os.listdir(base):
+                    if n != "trace":
+                        os.unlink(os.path.join(base, n))
+                if before:
+                    with open(base + "/page", "w") as f:
+                        f.write(before)
+                r = store_command("trace-html", "-o", base + "/page", trace, env=preload(FAKE_KILL=str(step)))
+                assert r.returncode in (0, -9), r
+                there = set(os.listdir(base)) - {"trace", "page"}
+                assert os.path.exists(base + "/page") or not before
+                if os.path.exists(base + "/page"):
+                    with open(base + "/page") as f:
+                        text = f.read()
+                    assert text == before or text.rstrip().endswith("</html>"), text[-100:]
+                left += len(there)
+                if r.returncode == 0:
+                    assert not there
+                    break
+            assert step > 2 and (left <= (1 if before else 0) or fd < 0), (before, left)
+    finally:
+        if fd >= 0:
+            os.close(fd)
+        shutil.rmtree(base)
+
+
+@test
+def add_ends_cleanly_at_signals():
+    """SIGINT, SIGTERM and SIGHUP: nothing is left, and the status says which; what a live add works on is let be."""
+    base = tempfile.mkdtemp(prefix="dedit-life-")
+    store, model = base + "/store", base + "/m"
+    shutil.copytree(os.path.join(MODELS, "a_llama_tied"), model)
+    with open(model + "/padding", "wb") as f:
+        f.truncate(8 << 30)  # takes long to hash
+    stage = store + "/.m.adding"
+    try:
+        for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            p = subprocess.Popen([CLIENT, "add", "--store", store, model], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+            deadline = time.monotonic() + 60 * SLOW
+            while not (os.path.exists(stage + "/m") and os.listdir(stage + "/m")):
+                assert time.monotonic() < deadline and p.poll() is None
+                time.sleep(0.01)
+            r = store_command("rm", "--store", store, "m")
+            assert r.returncode == 1 and "another dedit-client is adding or removing it" in r.stderr, r
+            assert os.path.exists(stage + "/m")
+            p.send_signal(sig)
+            assert p.wait(60 * SLOW) == 128 + sig
+            p.stderr.close()
+            assert os.listdir(store) == [], os.listdir(store)
+    finally:
+        shutil.rmtree(base)
+
+
 sys.exit(main("life"))

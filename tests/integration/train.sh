@@ -249,6 +249,7 @@ messages() {
     says '--window 4: must be longer than the 8 rows of --from run' widen --model "$model" --output x --from run --window 4 data &&
         says '--from drafter.gguf: is an exported drafter; widen goes on from a checkpoint' widen --model "$model" --output x --from drafter.gguf data &&
         says '--taps: layer 99: the model has layers 0 to 1, and they must ascend' fit --model "$model" --output x --taps 0,99 data &&
+        says '--seed: at most 9223372036854775807' fit --model "$model" --output x --seed 9223372036854775808 data && [ ! -e x ] &&
         says '--steps 0: must be from 1' fit --model "$model" --output x --steps 0 data &&
         says 'was trained with --max-len 512, now it is 40' fit --model "$model" --output run --steps 30 --p1-only 10 --batch 4 --anchors 8 --draft-vocab 128 --max-len 40 data own &&
         says 'was trained on other data' fit --model "$model" --output run --steps 30 --p1-only 10 --batch 4 --anchors 8 --draft-vocab 128 data &&

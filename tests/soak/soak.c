@@ -107,7 +107,7 @@ static void show_log(void)
 
 static void remove_folder(void)
 {
-    static const char *const names[] = {"s", "s.lock", "conf", "log", "s-metrics.sock"};
+    static const char *const names[] = {"s", "s.lock", "conf", "log", "s-metrics"};
     char path[128];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, names[i]);

@@ -319,6 +319,29 @@ START_TEST(out_files_as_they_are)
     ck_assert_int_eq(unlink(path), 0);
     ck_assert_int_eq(unlink(to), 0);
 
+    /* Links to nowhere are told before anything is printed; what they make counts as that file. */
+    struct error e = {0};
+    struct out_file o;
+    char second[4200];
+    snprintf(second, sizeof(second), "%s/second", test_tmpdir());
+    ck_assert_int_eq(symlink("second", path), 0);
+    ck_assert_int_eq(symlink("to", second), 0);
+    ck_assert(file_is_same(path, to) && file_is_same(path, second));
+    const struct out_use twice[] = {{"--a", path}, {"--b", to}};
+    ck_fails(out_files_check(twice, 2, NULL, 0, &e), INVALID, &e);
+    print_to(path, "through two\n");
+    check_text(to, "through two\n");
+    ck_assert_int_eq(unlink(to), 0);
+    ck_assert_int_eq(unlink(second), 0);
+    ck_assert_int_eq(symlink("no/such/folder", second), 0);
+    ck_fails(out_file_open(&o, path, &e), IO, &e);
+    ck_assert_ptr_nonnull(strstr(e.msg, "no/such/folder"));
+    ck_assert_int_eq(unlink(second), 0);
+    ck_assert_int_eq(symlink("w", second), 0); /* a ring */
+    ck_fails(out_file_open(&o, path, &e), IO, &e);
+    ck_assert_int_eq(unlink(second), 0);
+    ck_assert_int_eq(unlink(path), 0);
+
     /* "/dev/stdout" is a link, too. */
     fd = open(to, O_RDWR | O_CREAT, 0600);
     ck_assert_int_ge(fd, 0);

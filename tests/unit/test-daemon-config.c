@@ -256,11 +256,13 @@ START_TEST(the_printed_configuration_reads_the_same)
         "[policy]\nprivileged_uids = 3 4\nmin_priority = -7\n[model a]\npath = /m\ndtype = bf16\n");
     struct config *c = load_ok(ARGS("--config", file, "--drain-timeout", "7ns"));
     char *one = print(c);
-    static const char *const lines[] = {
-        "\nsocket = /run/x y\n",          "\nmetrics_interval = 1500us\n",
-        "\nmax_queue_time = 90s\n",       "\nprivileged_uids = 3 4\n",
-        "\nmin_priority = -7\n",          "\ndtype = bf16\n",
-        "\n; flag\ndrain_timeout = 7ns\n"};
+    static const char *const lines[] = {"\nsocket = /run/x y\n",
+                                        "\nmetrics_interval = 1500us\n",
+                                        "\nmax_queue_time = 90s\n",
+                                        "\nprivileged_uids = 3 4\n",
+                                        "\nmin_priority = -7\n",
+                                        "\ndtype = bf16\n",
+                                        "\n; command line\ndrain_timeout = 7ns\n"};
     for (size_t i = 0; i < ARRAY_LEN(lines); i++)
         ck_assert_msg(strstr(one, lines[i]) != NULL, "%s has no %s", one, lines[i]);
     conf(one);
@@ -329,6 +331,86 @@ START_TEST(a_reload_keeps_what_needs_a_restart)
 }
 END_TEST
 
+/* Each with its place; what follows from another one is not told. */
+START_TEST(all_faults_are_told)
+{
+    static const char *const wanted[] = {
+        ":1: []: unknown section",
+        ":3: [daemon] max_models: \"many\" is no value of the form models",
+        ":4: neither [section] nor key = value",
+        ":5: neither [section] nor key = value",
+        ":8: [limits] max_requests: 0, must be 1 to 1000000",
+        ":9: [limits] max_request: unknown key",
+        ":10: [limits] max_requests: given twice in this file",
+        ":12: [limit]: unknown section",
+        ":15: [model x] path: must be set",
+        ":16: a [model NAME] without path",
+        ":18: [model y] path: /nowhere/m.gguf: /nowhere: No such file or directory",
+        ":19: [model y] preload: \"maybe\" is no value of the form yes|no",
+        ":20: [model y] drafter: /nowhere/d: /nowhere: No such file or directory",
+        ":22: 307 bytes, a line has at most 190",
+        ":23: [model z] device: device \"gpu\": must be auto, cpu, cuda or cuda:N",
+        ":25: [section] of 60 bytes, at most 49",
+        "command line: [daemon] socket: /nowhere: No such file or directory",
+        "command line: threads: \"x\" is no value of the form threads",
+        "command line: [daemon] default_model: there is no section [model q]",
+    };
+    struct error err = {0};
+    char lines[4096], *text = NULL;
+    size_t n = 0;
+    snprintf(lines, sizeof lines,
+             "stray = 1\n[daemon]\nmax_models = many\nnonsense\n[limits\nmax_requests = 0\n"
+             "[limits]\nmax_requests = 0\nmax_request = 1\nmax_requests = 1\n[limit]\na = 1\n"
+             "b = 2\n[model x]\npreload = yes\n[model bare]\n[model y]\npath = /nowhere/m.gguf\n"
+             "preload = maybe\ndrafter = /nowhere/d\n[model z]\nlong = %0300d\ndevice = gpu\n"
+             "path = %s\n[%060d]\nkey = 1\n",
+             0, test_path("tests/golden/models/a_llama_tied"), 0);
+    conf(lines);
+    const char **args = ARGS("--check-config", "--config", file, "--socket", "/nowhere/s",
+                             "--threads", "x", "--default-model", "q");
+    ck_ok(config_check(10, (char **)(uintptr_t)args, &text, &n, &err), &err);
+    const char *before = text;
+    for (size_t i = 0; i < ARRAY_LEN(wanted); i++) { /* those of the file in its order */
+        const char *at = strstr(text, wanted[i]);
+        ck_assert_msg(at != NULL, "%s is not in\n%s", wanted[i], text);
+        ck_assert_msg(at >= before || *wanted[i] != ':', "%s: order\n%s", wanted[i], text);
+        before = at;
+    }
+    ck_assert_msg(n == ARRAY_LEN(wanted), "%zu:\n%s", n, text);
+    mem_free(text);
+    /* Nothing is wrong; and without --check-config nothing on disk is looked at. */
+    snprintf(lines, sizeof lines, "[model z]\npath = %s\n",
+             test_path("tests/golden/models/a_llama_tied"));
+    conf(lines);
+    ck_ok(config_check(4, (char **)(uintptr_t)ARGS("--check-config", "--config", file), &text, &n,
+                       &err),
+          &err);
+    ck_assert_msg(n == 0 && !*text, "%s", text);
+    mem_free(text);
+    conf("[model z]\npath = /nowhere/m\n");
+    ck_ok(config_check(3, (char **)(uintptr_t)ARGS("--config", file), &text, &n, &err), &err);
+    ck_assert_uint_eq(n, 0);
+    mem_free(text);
+}
+END_TEST
+
+START_TEST(allocations_may_fail_while_faults_are_told)
+{
+    struct test_oom o = {0};
+    conf("[daemon]\nx = 1\n[limits]\nnonsense\n[model a]\npath = /nowhere\ndrafter = /no\n");
+    const char **args = ARGS("--check-config", "--config", file, "--threads", "x");
+    while (test_oom_next(&o)) {
+        struct error err = {0};
+        char *text = NULL;
+        size_t n = 0;
+        int r = config_check(6, (char **)(uintptr_t)args, &text, &n, &err);
+        ck_assert_msg(r == 0 || (o.failed && r == DEDIT_E_NOMEM), "%s", err.msg);
+        ck_assert(r < 0 || o.failed || n == 5);
+        mem_free(text);
+    }
+}
+END_TEST
+
 START_TEST(allocations_may_fail)
 {
     struct test_oom o = {0};
@@ -357,6 +439,8 @@ int main(void)
     tcase_add_test(t, the_printed_configuration_reads_the_same);
     tcase_add_test(t, a_relative_folder_of_models_is_made_absolute);
     tcase_add_test(t, a_reload_keeps_what_needs_a_restart);
+    tcase_add_test(t, all_faults_are_told);
+    tcase_add_test(t, allocations_may_fail_while_faults_are_told);
     tcase_add_test(t, allocations_may_fail);
     return test_main(s);
 }

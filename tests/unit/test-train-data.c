@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -258,6 +259,40 @@ START_TEST(folder_in_order_of_names)
 END_TEST
 
 /* A share is held out, the same samples whatever stands around them. */
+/* Twenty thousand shards are compared by what they are, not each with each: that took minutes. */
+START_TEST(many_files_and_one_twice)
+{
+    enum { N = 20000 };
+    const char *dir = test_tmpdir();
+    static char text[N][64];
+    static const char *paths[N + 1];
+    char link_path[512];
+    struct error err = {0};
+    struct data_set *d = NULL;
+    const struct data_options o = {0};
+    for (unsigned i = 0; i < N; i++) {
+        snprintf(text[i], sizeof(text[i]), "%.40s/%u", dir, i);
+        FILE *f = fopen(text[i], "w");
+        ck_assert_ptr_nonnull(f);
+        fprintf(f, "{\"ids\":[1,%u],\"response_spans\":[[1,2]]}\n", i);
+        fclose(f);
+        paths[i] = text[i];
+    }
+    const clock_t begin = clock();
+    ck_ok(data_set_open(paths, N, &o, &d, &err), &err);
+    ck_assert_uint_eq(data_set_size(d), N);
+    ck_assert_msg((double)(clock() - begin) / CLOCKS_PER_SEC < 30, "%.1f s",
+                  (double)(clock() - begin) / CLOCKS_PER_SEC);
+    data_set_free(d);
+    snprintf(link_path, sizeof(link_path), "%s/link", dir);
+    ck_assert_int_eq(link(text[17], link_path), 0);
+    paths[N] = link_path;
+    ck_assert_int_eq(data_set_open(paths, N + 1, &o, &d, &err), DEDIT_E_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.msg, "link: is given twice, also as "));
+    ck_assert_ptr_nonnull(strstr(err.msg, text[17]));
+}
+END_TEST
+
 START_TEST(held_out_share)
 {
     _cleanup_strbuf_ struct strbuf s = {0};
@@ -340,6 +375,7 @@ int main(void)
     tcase_add_test(tc, long_ones_are_cut);
     tcase_add_test(tc, nothing_supervised);
     tcase_add_test(tc, folder_in_order_of_names);
+    tcase_add_test(tc, many_files_and_one_twice);
     tcase_add_test(tc, held_out_share);
     tcase_add_test(tc, many_kinds_end_in_other);
     tcase_add_test(tc, memory_runs_out);
