@@ -5,6 +5,7 @@ emu_runner = \
 	%D%/blas.cc \
 	%D%/check.cc \
 	%D%/mma.cc \
+	%D%/order.cc \
 	%D%/runner.cc \
 	%D%/shim.cc
 emu_headers = \
