@@ -193,14 +193,38 @@ static double plain_rate(const struct controller *c, const struct draft_base *b)
     return cost > 0 ? (double)b->decoding / cost : 0;
 }
 
-void controller_plan(struct engine *e)
+/* Passes of the plan's rounds, when nobody ends them. */
+static uint32_t planned_passes(const struct draft_plan *p)
+{
+    const uint32_t n = p->passes > p->least ? p->passes : p->least;
+    return n ? n : 1;
+}
+
+/* Nodes for those of n candidates who want the drafter, as expected; one at least, since who runs passes has to
+ * learn of them. */
+static void decide_ahead(struct engine *e, struct candidate *k, uint32_t n)
 {
     struct controller *c = &e->controller;
-    struct candidate *k = e->candidates;
-    const uint32_t n = gather(e, k);
-    uint32_t drafting = 0;
-    if (n == 0)
+    struct draft_plan *p = &c->plan;
+    const uint32_t passes = planned_passes(p);
+    uint32_t m = 0;
+    for (uint32_t i = 0; i < n && c->ahead; i++)
+        if (k[i].d->automatic.wants)
+            k[m++] = k[i];
+    if (m == 0)
         return;
+    p->spent_ns = passes * pass_ns(e, k, m, p->w);
+    expect(c, k, m, p->w, passes);
+    (void)controller_best(c, k, m, &p->base, p->spent_ns + inject_ns(c, m), 1);
+    for (uint32_t i = 0; i < m; i++)
+        k[i].d->automatic.nodes = k[i].best_n ? k[i].best_n : 1;
+}
+
+/* The plan for n candidates, and who drafts by it. */
+static void plan(struct engine *e, struct candidate *k, uint32_t n)
+{
+    struct controller *c = &e->controller;
+    uint32_t drafting = n;
     struct draft_plan p = {.base = controller_base(e)};
     if (still_holds(c, n, &p.base)) {
         for (uint32_t i = 0; i < n; i++)
@@ -210,7 +234,6 @@ void controller_plan(struct engine *e)
     }
     const double plain = plain_rate(c, &p.base);
     double best = compare(e, k, n, n > MANY ? 1 : SURVIVAL_WINDOWS, &p);
-    drafting = n;
     for (uint32_t m = n / 2; m; m /= 2) { /* the more promising ones alone */
         struct draft_plan q = p;
         double rate = compare(e, k, m, 1, &q);
@@ -238,6 +261,15 @@ void controller_plan(struct engine *e)
     if (worth)
         look_around(e, most_passes(e, k, n), &p);
     c->plan = p;
+}
+
+void controller_plan(struct engine *e)
+{
+    const uint32_t n = gather(e, e->candidates);
+    if (n == 0)
+        return;
+    plan(e, e->candidates, n);
+    decide_ahead(e, e->candidates, n);
 }
 
 bool controller_prefers_match(struct engine *e, const struct drafting_state *d, float confidence,
@@ -286,6 +318,23 @@ static void look_at(struct controller *c, struct drafting_state *d)
     }
 }
 
+/* A pass of a round that nobody ends. */
+static void look(void *arg, struct draft_round *r)
+{
+    struct engine *e = arg;
+    look_at(&e->controller,
+            (struct drafting_state *)(void *)((char *)r - offsetof(struct drafting_state, round)));
+}
+
+void controller_round(struct engine *e, struct drafting_state *d)
+{
+    const uint32_t nodes = d->automatic.nodes;
+    d->round.passes = least(d->round.passes, planned_passes(&e->controller.plan));
+    d->round.verify = nodes ? nodes : 1;
+    d->round.passed = look;
+    d->round.arg = e;
+}
+
 /* Candidates whose drafts are there; the open ones, which may have another pass, first. */
 static uint32_t drafted(const struct engine *e, struct candidate *k, uint32_t *ret_open)
 {
@@ -331,6 +380,8 @@ void controller_passed(struct engine *e)
 {
     struct candidate *k = e->candidates;
     uint32_t open = 0, ran = 0;
+    if (e->controller.ahead)
+        return;
     for (uint32_t i = 0; i < e->n_running; i++) {
         struct drafting_state *d = e->running[i]->drafting;
         if (!controller_has(e->running[i]) || !d->automatic.drafter || d->phase != DRAFTING_PASSES)

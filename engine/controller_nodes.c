@@ -63,14 +63,27 @@ bool controller_has(const struct request *r)
     return r->drafting && r->drafting->params.method == DRAFT_AUTO;
 }
 
+/* Was its round decided ahead? */
+static bool settled(const struct drafting_state *d)
+{
+    return d->phase != DRAFTING_IDLE && d->automatic.drafter && d->round.verify;
+}
+
+/* Nodes that stay, whatever becomes of the others. */
+static uint32_t settled_nodes(const struct request *r)
+{
+    if (!controller_has(r))
+        return drafting_nodes(r);
+    return settled(r->drafting) ? r->drafting->round.verify : 0;
+}
+
 struct draft_base controller_base(const struct engine *e)
 {
     struct draft_base b = {.decoding = 0};
     for (uint32_t i = 0; i < e->n_running; i++) {
         const struct request *r = e->running[i];
         uint32_t feed = r->seq.n_tokens - r->seq.n_kv;
-        uint32_t rows =
-            least(feed, e->cfg.prefill_chunk) + (controller_has(r) ? 0 : drafting_nodes(r));
+        uint32_t rows = least(feed, e->cfg.prefill_chunk) + settled_nodes(r);
         b.decoding += feed == 1;
         b.load.rows += rows;
         b.load.entries += r->seq.n_kv;
@@ -92,16 +105,33 @@ static void forget_unused(struct survival *s, const struct drafting_state *d, ui
         survival_forget_match(s, d->automatic.match);
 }
 
+void controller_cut(struct controller *c, struct drafting_state *d)
+{
+    if (!settled(d))
+        return;
+    const uint32_t n = least(d->round.verify, d->proposal.n);
+    forget_unused(&c->survival, d, n);
+    d->proposal.n = n;
+}
+
 void controller_trim(struct engine *e)
 {
     struct controller *c = &e->controller;
     struct candidate *k = e->candidates;
+    double extra = 0; /* what was spent: a longer round asks for more tokens */
     uint32_t n = 0;
     for (uint32_t i = 0; i < e->n_running; i++) {
         struct request *r = e->running[i];
         struct drafting_state *d = r->drafting;
         if (!controller_has(r) || d->phase != DRAFTING_READY || d->proposal.n == 0)
             continue;
+        if (d->automatic.drafter)
+            extra = c->plan.spent_ns;
+        if (settled(d)) {
+            if (!d->begun)
+                controller_cut(c, d);
+            continue;
+        }
         k[n].d = d;
         k[n].context = r->seq.n_kv;
         k[n].most = least(d->automatic.n_reach, d->proposal.n);
@@ -112,10 +142,6 @@ void controller_trim(struct engine *e)
     if (n == 0)
         return;
     struct draft_base base = controller_base(e);
-    double extra = 0; /* what was spent: a longer round asks for more tokens */
-    for (uint32_t i = 0; i < n; i++)
-        if (k[i].d->automatic.drafter)
-            extra = c->plan.spent_ns;
     (void)controller_best(c, k, n, &base, extra, CONTROLLER_WORTH);
     for (uint32_t i = 0; i < n; i++) {
         forget_unused(&c->survival, k[i].d, k[i].best_n);

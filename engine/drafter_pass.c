@@ -5,8 +5,8 @@
  * A backend that picks tokens may run the passes of a batch one behind another, each fed with what the one
  * before has picked, so that the host waits once for all of them.  So many passes are run at once that no
  * request is run beyond its last one; a request whose tokens repeat themselves on the way ends there, as it
- * would pass by pass, and what the rest of the batch computed for it is dropped.  Requests that may be
- * ended by the scheduler after each pass (`auto`) leave it at one.
+ * would pass by pass, and what the rest of the batch computed for it is dropped.  Rounds that the scheduler
+ * may end after each pass leave it at one.
  */
 #include <string.h>
 
@@ -45,8 +45,10 @@ static void finish_pass(struct draft_round *r, const struct pick *picks)
     }
     r->pass++;
     r->done = r->pass == r->passes || drafter_settled(r);
-    if (r->done || r->each_pass)
+    if (r->done || r->each_pass || r->passed)
         drafter_propose(r, picks);
+    if (r->passed)
+        r->passed(r->arg, r);
 }
 
 /* What the backend is to choose, and what it has chosen. */
@@ -97,6 +99,13 @@ static uint32_t tree_nodes(const struct draft_round *r)
                                      : 0;
 }
 
+/* Those of them that the device builds for the target: the first ones of the tree, in order of worth. */
+static uint32_t fed_nodes(const struct draft_round *r)
+{
+    const uint32_t n = tree_nodes(r);
+    return r->verify ? least(r->verify, n) : n;
+}
+
 /* The blocks of entries [0, n), whose rows and logits fit, and what is wanted of them. */
 static struct wanted prepare(struct drafter *d, const struct draft_entry *entries, uint32_t n,
                              uint32_t n_passes)
@@ -110,10 +119,10 @@ static struct wanted prepare(struct drafter *d, const struct draft_entry *entrie
         const bool device = d->backend->picks && !draws;
         d->blocks[i] =
             next_block(d, &entries[i], d->tokens + rows, device ? NULL : d->logits + w.picks * dv);
-        const uint32_t n_top = tree_nodes(r);
+        const uint32_t n_top = tree_nodes(r), n_fed = fed_nodes(r);
         d->spans[i] = (struct fwd_span){
-            .first = w.picks, .n = r->window - 1, .first_node = w.nodes, .n_nodes = n_top};
-        w.nodes += n_top;
+            .first = w.picks, .n = r->window - 1, .first_node = w.nodes, .n_nodes = n_fed};
+        w.nodes += n_fed;
         for (uint32_t k = 1; k < r->window; k++, w.picks++) {
             struct pick *p = &d->picks[w.picks];
             *p = (struct pick){.round = r,
@@ -212,7 +221,7 @@ bool drafter_may_begin(void *self, const struct draft_entry *entries, uint32_t n
             return false;
         rows += r->window;
         picks += r->window - 1;
-        nodes += tree_nodes(r);
+        nodes += fed_nodes(r);
     }
     return rows <= d->max_rows && picks <= d->n_logit_rows && nodes <= d->max_rows;
 }
@@ -233,7 +242,7 @@ static bool same_tree(const struct draft_round *r, const struct fwd_node *nodes)
 {
     const struct proposal *p = r->proposal;
     bool same = true;
-    for (uint32_t i = 0; i < tree_nodes(r) && same; i++)
+    for (uint32_t i = 0; i < fed_nodes(r) && same; i++)
         same = i < p->n
                    ? nodes[i].token == p->tokens[i] && (int)nodes[i].parent == p->parent[i] + 1 &&
                          nodes[i].depth == proposal_depth(p, i)

@@ -146,8 +146,8 @@ static void begin_synthetic(const struct engine *e, struct request *r, uint32_t 
         (void)proposal_add(p, (token + i) % e->model->vocab_size, (int)i - 1, -1);
 }
 
-/* The plan's window, and as many passes as it may come to. */
-static void automatic_round(const struct engine *e, struct drafting_state *d)
+/* The plan's window, and as many passes as it has, or may come to. */
+static void automatic_round(struct engine *e, struct drafting_state *d)
 {
     const uint32_t w = e->controller.plan.w;
     d->automatic.w = d->params.window ? 0 : w;
@@ -155,7 +155,9 @@ static void automatic_round(const struct engine *e, struct drafting_state *d)
         d->round.window = controller_window(e->drafter.window, w);
     d->round.method = DRAFT_DDTREE;
     d->round.passes = controller_passes(e, d);
-    d->round.each_pass = true;
+    d->round.each_pass = !e->controller.ahead;
+    if (e->controller.ahead)
+        controller_round(e, d);
 }
 
 /* depth: tokens that this round may commit. */
@@ -177,6 +179,9 @@ static void begin_passes(struct engine *e, struct request *r, uint32_t nodes, ui
     t->window = d->params.window;
     t->passes = d->params.passes;
     t->each_pass = false;
+    t->passed = NULL;
+    t->arg = NULL;
+    t->verify = 0;
     if (d->params.method == DRAFT_AUTO)
         automatic_round(e, d);
     t->visibility = d->params.visibility;
@@ -455,7 +460,9 @@ static void reserve_proposal(struct drafting_state *d)
 {
     const struct draft_round *t = &d->round;
     const bool tree = t->method == DRAFT_DDTREE;
-    const uint32_t n = least(tree ? t->tree_budget : t->window - 1, t->max_nodes);
+    uint32_t n = least(tree ? t->tree_budget : t->window - 1, t->max_nodes);
+    if (t->verify)
+        n = least(n, t->verify);
     proposal_clear(&d->proposal);
     for (uint32_t k = 0; k < n; k++)
         (void)proposal_add(&d->proposal, 0, tree ? -1 : (int)k - 1, -1);
@@ -501,8 +508,9 @@ int drafting_collect(struct engine *e, uint64_t *ret_ns, struct error *err)
             proposal_clear(&d->proposal);
             continue;
         }
-        mark_edited(d);
         r = check_pass(e, d, err);
+        controller_cut(&e->controller, d);
+        mark_edited(d);
     }
     if (r == 0)
         add_cost(e, &load, e->draft_entries[0].round->passes, *ret_ns);

@@ -161,6 +161,7 @@ int engine_drafting_buffers(struct engine *e, struct error *err)
     if (e->space.backend->collect) {
         e->feed = mem_array(e->cfg.max_num_batched_tokens, sizeof(*e->feed));
         e->trees = mem_array(e->cfg.max_num_seqs, sizeof(*e->trees));
+        e->controller.ahead = e->drafter.ops->may_begin != NULL;
     }
     return e->taps && e->taps_held && e->context && e->draft_entries &&
                    ((e->feed && e->trees) || !e->space.backend->collect)

@@ -67,9 +67,14 @@ struct draft_round {
     uint32_t tree_budget;
     uint32_t max_nodes; /* room of the target's batch: longer proposals are cut */
     bool each_pass;     /* the proposal is filled by every pass: the scheduler may end the round */
-    bool noise;         /* add Gumbel noise of (seed, position, target token id) */
-    bool draw;          /* rule B: draw the last pass's tokens, and give proposal.q */
-    float *q;           /* then: room for [window - 1][vocabulary of the target] */
+    /* Called behind every pass, whose proposal is filled, too, whoever ends the round; NULL: only the last
+     * one is of interest. */
+    void (*passed)(void *arg, struct draft_round *r);
+    void *arg;
+    uint32_t verify; /* of a tree, nodes that the target is given; 0: all of them */
+    bool noise;      /* add Gumbel noise of (seed, position, target token id) */
+    bool draw;       /* rule B: draw the last pass's tokens, and give proposal.q */
+    float *q;        /* then: room for [window - 1][vocabulary of the target] */
     float temperature;
     uint64_t seed;
     /* Written by the drafter, pass by pass. */

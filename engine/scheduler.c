@@ -338,11 +338,11 @@ static int target_step(struct engine *e, bool drafts, struct error *err)
     uint64_t drafted_ns = 0;
     for (uint32_t i = 0; i < e->n_running; i++)
         drafting_roll_back(e, e->running[i], 0);
-    controller_trim(e);
     uint64_t t0 = clock_now_ns();
     int r = drafts ? drafting_start(e, err) : 0;
     if (r < 0)
         return r;
+    controller_trim(e);
     int n = form_batch(e, &n_rows, err);
     if (n < 0)
         return n;

@@ -177,6 +177,14 @@ __global__ void misaligned(const float *in, float4 *out)
 {
     out[threadIdx.x] = *reinterpret_cast<const float4 *>(in + threadIdx.x + 1);
 }
+__global__ void ones(float *o)
+{
+    o[threadIdx.x] = 1;
+}
+__global__ void more(const float *in, float *out)
+{
+    out[threadIdx.x] = in[threadIdx.x] + 1;
+}
 __global__ void idle(float *o)
 {
     if (o == nullptr)
@@ -295,6 +303,86 @@ static int run_copy_async()
     return 0;
 }
 
+/* Two streams at the same memory, in order: by events, by waits of the host, by a graph between them. */
+static int run_streams()
+{
+    float h[64], *o = device<float>(64), *p = device<float>(64), *q = device<float>(64);
+    cudaStream_t t;
+    cudaEvent_t e, f;
+    cudaGraph_t g;
+    cudaGraphExec_t x;
+    cudaStreamCreateWithFlags(&t, cudaStreamNonBlocking);
+    cudaEventCreateWithFlags(&e, 0);
+    cudaEventCreateWithFlags(&f, 0);
+    cudaStreamBeginCapture(t, cudaStreamCaptureModeThreadLocal);
+    if (DCU_LAUNCH(more, 1, 64, 0, t, o, p) || cudaStreamEndCapture(t, &g) != cudaSuccess ||
+        cudaGraphInstantiate(&x, g, 0) != cudaSuccess)
+        return 1;
+    for (int i = 0; i < 2; i++) {
+        if (DCU_LAUNCH(ones, 1, 64, 0, stream, o))
+            return 2;
+        cudaEventRecord(e, stream);
+        cudaStreamWaitEvent(t, e, 0);
+        cudaGraphLaunch(x, t);
+        if (DCU_LAUNCH(more, 1, 64, 0, stream, o, q)) /* both read */
+            return 3;
+        if (i == 0) { /* by an event, then by the host */
+            cudaEventRecord(f, t);
+            cudaStreamWaitEvent(stream, f, 0);
+        } else {
+            cudaStreamSynchronize(t);
+        }
+        cudaMemsetAsync(o, 0, 64 * sizeof(float), stream);
+        cudaEventRecord(f, stream);
+        cudaEventSynchronize(f);
+        cudaMemsetAsync(o, 0, 64 * sizeof(float), t);
+        cudaStreamSynchronize(t);
+    }
+    get(h, p, sizeof(h));
+    cudaGraphExecDestroy(x);
+    cudaGraphDestroy(g);
+    return h[5] == 2 ? 0 : 4;
+}
+
+/* ... and out of it: without an event, with one from before, with a wait from before. */
+enum bug { NO_EVENT, OLD_EVENT, OLD_WAIT, KERNELS, READERS };
+static int run_race(enum bug bug)
+{
+    float h[64], *o = device<float>(64), *p = device<float>(64);
+    cudaStream_t t, u;
+    cudaEvent_t e;
+    cudaStreamCreateWithFlags(&t, cudaStreamNonBlocking);
+    cudaStreamCreateWithFlags(&u, cudaStreamNonBlocking);
+    cudaEventCreateWithFlags(&e, 0);
+    if (bug == OLD_EVENT)
+        cudaEventRecord(e, stream);
+    if (bug == OLD_WAIT)
+        cudaStreamSynchronize(stream);
+    if (bug == KERNELS && DCU_LAUNCH(ones, 1, 64, 0, stream, o))
+        return 1;
+    if (bug != KERNELS)
+        cudaMemsetAsync(o, 0, 64 * sizeof(float), stream);
+    if (bug == OLD_EVENT)
+        cudaStreamWaitEvent(t, e, 0);
+    if (bug == READERS) { /* a third stream waits for one of two that read */
+        cudaStreamSynchronize(stream);
+        cudaMemcpyAsync(h, o, sizeof(h), cudaMemcpyDeviceToHost, stream);
+        cudaMemcpyAsync(h, o, sizeof(h) / 2, cudaMemcpyDeviceToHost, t);
+        cudaEventRecord(e, stream);
+        cudaStreamWaitEvent(u, e, 0);
+        cudaMemsetAsync(o, 0, 64 * sizeof(float), u);
+        cudaStreamSynchronize(t);
+        return cudaStreamSynchronize(u) != cudaSuccess;
+    }
+    if (bug == KERNELS && DCU_LAUNCH(more, 1, 64, 0, t, o, p))
+        return 2;
+    if (bug != KERNELS)
+        cudaMemcpyAsync(p, o, sizeof(h), cudaMemcpyDeviceToDevice, t);
+    cudaStreamSynchronize(t);
+    cudaStreamSynchronize(stream);
+    return 0;
+}
+
 /* A launch that a device refuses: 0 when it was, and when the stream still works. */
 static int refused(dim3 grid, dim3 block, size_t smem)
 {
@@ -320,6 +408,12 @@ extern "C" __attribute__((visibility("default"))) int emu_case(const char *name)
     CASE(parts, run_parts())
     CASE(tile, run_tile())
     CASE(copy_async, run_copy_async())
+    CASE(streams, run_streams())
+    CASE(no_event, run_race(NO_EVENT))
+    CASE(old_event, run_race(OLD_EVENT))
+    CASE(old_wait, run_race(OLD_WAIT))
+    CASE(kernels_without_event, run_race(KERNELS))
+    CASE(one_of_two_readers, run_race(READERS))
     CASE(many_threads, refused(dim3(1), dim3(1025), 0))
     CASE(many_shared, refused(dim3(1), dim3(32), 164 << 10))
     CASE(wide_grid, refused(dim3(1, 65536), dim3(32), 0))

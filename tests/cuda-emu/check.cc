@@ -239,6 +239,8 @@ __attribute__((no_sanitize("thread"))) void access(const volatile void *p, unsig
         return;
     }
     if (in_device(at, size)) {
+        if (order_checked())
+            order_access((const void *)at, size, write);
         if (counting)
             count(at, size, site, false);
         return;

@@ -9,6 +9,14 @@
 #include "engine/engine.h"
 #include "tests/cuda-emu/emu.h"
 
+/* Under the thread sanitizer emulated kernels are many times slower: of what there is a lot of, less there, and no kind
+ * of it none. */
+#ifdef __SANITIZE_THREAD__
+#define EMU_FEWER(all, few) (few)
+#else
+#define EMU_FEWER(all, few) (all)
+#endif
+
 /* Opens libdedit-cuda-emu.so of the build and lets "emu" name it, which holds cuBLASLt, too; ends the program where it cannot. */
 void emu_open_library(void);
 /* emu_fail_at() and emu_count() of the library; n -1: no call fails any more. */

@@ -5,6 +5,7 @@ emu_runner = \
 	%D%/blas.cc \
 	%D%/check.cc \
 	%D%/mma.cc \
+	%D%/order.cc \
 	%D%/runner.cc \
 	%D%/shim.cc
 emu_headers = \
@@ -97,6 +98,9 @@ check_PROGRAMS += %D%/test-walk %D%/test-one-wait
 %C%_test_one_wait_LDADD = $(engine_test_libs)
 %C%_test_walk_SOURCES = %D%/test-walk.c $(backend_emu) $(test_record)
 %C%_test_walk_LDADD = $(engine_test_libs)
+check_PROGRAMS += %D%/test-auto
+%C%_test_auto_SOURCES = %D%/test-auto.c $(backend_emu)
+%C%_test_auto_LDADD = $(engine_test_libs)
 check_PROGRAMS += %D%/test-engine
 %C%_test_engine_SOURCES = %D%/test-engine.c $(engine_fixtures) $(test_record)
 %C%_test_engine_LDADD = $(engine_test_libs)

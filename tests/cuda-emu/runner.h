@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "include/cuemu.h"
 
@@ -52,6 +53,21 @@ bool fails();
 int enqueue_host(CUstream_st *stream, std::function<void()> f);
 /* Objects of cuBLASLt that are alive. */
 size_t blas_objects();
+
+/* ---- order.cc: streams ------------------------------------------------------------------------------- */
+
+/* By stream, how much of its work is done before. */
+using when = std::vector<uint32_t>;
+bool order_checked();
+uint32_t order_new_stream();
+void order_join(when &to, const when &from);
+/* The next piece of work of a stream, which the host gave it after `host`, until order_end(). */
+void order_begin(uint32_t stream, when &clock, const when &host);
+void order_end();
+/* It goes on, after that of another stream. */
+void order_work(uint32_t stream, const when &clock);
+/* That work touches n bytes. */
+void order_access(const void *p, size_t n, bool write);
 
 /* ---- what check.cc needs to know ------------------------------------------------------------------- */
 

@@ -38,9 +38,12 @@ struct op {
     size_t n;
     int value;
     cudaEvent_t event;
-    uint64_t stamp; /* of the event: which record */
+    uint64_t stamp;    /* of the event: which record */
+    cudaStream_t from; /* a wait's: where that was */
     std::shared_ptr<std::vector<op>> graph;
     std::function<void()> host; /* of a library */
+    when after;                 /* what the host had waited for */
+    std::shared_ptr<when> at;   /* of a record: what was done before it; of a wait for one */
 };
 } // namespace
 
@@ -48,10 +51,13 @@ struct CUstream_st {
     std::deque<op> queue;
     bool capturing = false, broken = false;
     std::vector<op> captured;
+    uint32_t id = order_new_stream();
+    when clock;
 };
 struct CUevent_st {
     uint64_t recorded = 0, done = 0; /* records asked for, records passed */
     cudaStream_t stream = nullptr;   /* of the last record */
+    std::shared_ptr<when> at;        /* the same */
 };
 struct CUgraph_st {
     std::vector<op> ops;
@@ -81,6 +87,7 @@ uint64_t n_calls;
 size_t n_graphs;
 uint64_t n_replays, n_bytes_in, n_bytes_out, n_waits;
 std::set<cudaGraphExec_t> execs;
+when waited; /* by the host */
 constexpr size_t device_bytes = (size_t)2 << 30;
 
 /* CUEMU_FAIL: has the file come? */
@@ -138,18 +145,30 @@ void perform(cudaStream_t s, const op &o)
         run({o.name.c_str(), o.grid, o.block, o.smem, o.kernel.get()});
         break;
     case op::COPY:
+        if (order_checked()) {
+            order_access(o.src, o.n, false);
+            order_access(o.dst, o.n, true);
+        }
         memmove(o.dst, o.src, o.n);
         break;
     case op::SET:
+        if (order_checked())
+            order_access(o.dst, o.n, true);
         memset(o.dst, o.value, o.n);
         break;
     case op::RECORD:
         if (o.stamp > o.event->done)
             o.event->done = o.stamp;
+        if (o.at)
+            *o.at = s->clock;
         break;
     case op::WAIT:
         if (o.event->done < o.stamp)
-            run_until(o.event->stream, o.event, o.stamp);
+            run_until(o.from, o.event, o.stamp); /* the event may be another's by now */
+        if (o.at)
+            order_join(s->clock, *o.at);
+        if (order_checked())
+            order_work(s->id, s->clock);
         break;
     case op::GRAPH:
         for (const op &x : *o.graph)
@@ -167,14 +186,25 @@ void run_until(cudaStream_t s, cudaEvent_t e, uint64_t stamp)
     while (s && !s->queue.empty() && !(e && e->done >= stamp)) {
         op o = std::move(s->queue.front());
         s->queue.pop_front();
+        if (order_checked())
+            order_begin(s->id, s->clock, o.after);
         perform(s, o);
+        order_end();
     }
+}
+
+/* The host has waited: what it gives to any stream from now on comes behind that. */
+void wait_for(cudaStream_t s)
+{
+    run_until(s, nullptr, 0);
+    order_join(waited, s->clock);
 }
 
 cudaError_t put(cudaStream_t s, op o)
 {
     if (!streams.count(s))
         return refuse(cudaErrorInvalidResourceHandle);
+    o.after = waited;
     if (s->capturing)
         s->captured.push_back(std::move(o));
     else
@@ -340,7 +370,7 @@ cudaError_t cudaFree(void *p)
     if (!p)
         return e;
     for (cudaStream_t s : streams) /* a device waits for its work */
-        run_until(s, nullptr, 0);
+        wait_for(s);
     for (size_t i = 0; i < memory.size(); i++)
         if (memory[i].p == p) {
             memory_used -= memory[i].n;
@@ -371,7 +401,7 @@ cudaError_t cudaFreeHost(void *p)
     if (!p)
         return e;
     for (cudaStream_t s : streams)
-        run_until(s, nullptr, 0);
+        wait_for(s);
     if (!pinned.erase(p))
         return e ? e : refuse(cudaErrorInvalidValue);
     free(p);
@@ -425,7 +455,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
     cudaError_t err = enter();
     if (!streams.count(s))
         return err ? err : refuse(cudaErrorInvalidResourceHandle);
-    run_until(s, nullptr, 0);
+    wait_for(s);
     streams.erase(s);
     for (cudaEvent_t e : events)
         if (e->stream == s)
@@ -444,7 +474,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
         s->broken = true;
         return refuse(cudaErrorStreamCaptureUnsupported);
     }
-    run_until(s, nullptr, 0);
+    wait_for(s);
     return cudaSuccess;
 }
 
@@ -454,7 +484,7 @@ cudaError_t cudaDeviceSynchronize(void)
     if (any_capture())
         return refuse(cudaErrorStreamCaptureUnsupported);
     for (cudaStream_t s : streams)
-        run_until(s, nullptr, 0);
+        wait_for(s);
     return cudaSuccess;
 }
 
@@ -467,6 +497,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
     o.kind = op::WAIT;
     o.event = e;
     o.stamp = e->recorded;
+    o.from = e->stream;
+    o.at = e->at;
     return put(s, o);
 }
 
@@ -485,7 +517,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
     if (!events.count(e))
         return err ? err : refuse(cudaErrorInvalidResourceHandle);
     for (cudaStream_t s : streams)
-        run_until(s, nullptr, 0);
+        wait_for(s);
     events.erase(e);
     delete e;
     return err;
@@ -500,6 +532,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
     o.kind = op::RECORD;
     o.event = e;
     o.stamp = ++e->recorded;
+    o.at = e->at = std::make_shared<when>();
     e->stream = s;
     return put(s, o);
 }
@@ -510,6 +543,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
     if (!events.count(e))
         return refuse(cudaErrorInvalidResourceHandle);
     run_until(e->stream, e, e->recorded);
+    if (e->at)
+        order_join(waited, *e->at);
     return cudaSuccess;
 }
 

@@ -40,6 +40,7 @@ static int run_case(const char *name, const char *order, char *text, size_t size
     if (pid == 0) {
         dup2(fd[1], 2);
         setenv("CUEMU_ORDER", order, 1);
+        setenv("CUEMU_STREAMS", "1", 1);
         void *h = dlopen(library("tests/cuda-emu/libbugs.so"), RTLD_NOW | RTLD_LOCAL);
         if (!h) {
             fprintf(stderr, "%s\n", dlerror());
@@ -61,9 +62,9 @@ static int run_case(const char *name, const char *order, char *text, size_t size
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
-static const char *const right[] = {"reverse",     "sums",       "parts",
-                                    "tile",        "copy_async", "many_threads",
-                                    "many_shared", "wide_grid",  "empty_grid"};
+static const char *const right[] = {"reverse",    "sums",         "parts",       "tile",
+                                    "copy_async", "many_threads", "many_shared", "wide_grid",
+                                    "empty_grid", "streams"};
 static const char *const orders[] = {"forward", "backward", "strided"};
 
 START_TEST(right_kernels)
@@ -94,6 +95,11 @@ static const struct {
     {"exited_lane", "exit", true},
     {"outside_mask", "not in the mask", true},
     {"misaligned", "misaligned", false},
+    {"no_event", "race between streams", true},
+    {"old_event", "race between streams", true},
+    {"old_wait", "race between streams", true},
+    {"kernels_without_event", "race between streams", false},
+    {"one_of_two_readers", "race between streams", true},
 };
 
 START_TEST(wrong_kernels)

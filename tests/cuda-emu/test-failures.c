@@ -221,7 +221,8 @@ static const struct {
     {{DRAFT_DDTREE}, 1, CAPTURED},
     {{DRAFT_DDTREE}, 1, REPLAYED},
     {{DRAFT_DFLASH, DRAFT_DDTREE}, 2, LAUNCHED}, /* one batch is fed with a chain and a tree */
-    {{DRAFT_AUTO}, 1, LAUNCHED},                 /* passes one by one */
+    {{DRAFT_AUTO}, 1, LAUNCHED},
+    {{DRAFT_AUTO, DRAFT_DEDIT}, 2, LAUNCHED}, /* as many passes, or not: then one by one */
 };
 enum { RUNS = sizeof(runs) / sizeof(*runs) };
 

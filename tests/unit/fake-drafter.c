@@ -101,13 +101,15 @@ static void one_pass(struct fake_drafter *f, const struct draft_entry *en)
     f->record = hash_bytes(r->tokens[r->pass], (r->window - 1) * sizeof(uint32_t), f->record);
     r->pass++;
     r->done = r->pass == r->passes || (f->fixed_point && same);
-    if (!r->done && !r->each_pass)
+    if (!r->done && !r->each_pass && !r->passed)
         return;
     proposal_clear(r->proposal);
     if (r->method == DRAFT_DDTREE)
         fill_tree(r, f->e->model->vocab_size);
     else
         fill_chain(r);
+    if (r->passed)
+        r->passed(r->arg, r);
 }
 
 static int pass(void *self, struct draft_entry *entries, uint32_t n, struct error *err)

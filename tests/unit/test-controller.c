@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/fd.h"
+#include "engine/controller_internal.h"
 #include "engine/engine_internal.h"
 #include "tests/unit/engine-util.h"
 #include "tests/unit/fixture.h"
@@ -366,6 +367,79 @@ START_TEST(curves)
 }
 END_TEST
 
+/* ---- how many nodes ----------------------------------------------------------------------------- */
+
+enum { KS = 3, NODES = 5 };
+static uint64_t state;
+
+static double rnd(double most)
+{
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    return most * (double)(state >> 40) / (double)(1 << 24);
+}
+
+/* Tokens a nanosecond with n[i] nodes of candidate i. */
+static double rate_of(const struct controller *c, const struct candidate *k, const uint32_t n[KS],
+                      const struct draft_base *b, double extra)
+{
+    struct cost_load load = b->load;
+    double tokens = b->decoding;
+    for (uint32_t i = 0; i < KS; i++)
+        for (uint32_t j = 0; j < n[i]; j++) {
+            tokens += (double)k[i].reach[j];
+            load.rows++;
+            load.positions += k[i].context;
+        }
+    return tokens / (cost_of(&c->costs.table[COST_TARGET], &load) + extra);
+}
+
+/* Of any costs and expectations the numbers of nodes that no others exceed, by way of all of them. */
+START_TEST(most_tokens_a_second)
+{
+    static struct controller c;
+    uint32_t chosen[NODES + 1] = {0};
+    state = 5;
+    for (int turn = 0; turn < 2000; turn++) {
+        struct candidate k[KS] = {{.n = 0}};
+        struct draft_base b = {.decoding = 1 + (uint32_t)rnd(4)};
+        const double seen = rnd(900), extra = rnd(3e6), slope = rnd(0.6);
+        struct cost_table *t = &c.costs.table[COST_TARGET];
+        controller_init(&c);
+        cost_fill(t, 1e6, slope);
+        for (int i = 1; i < COST_SIZES; i++) /* steps, as tiles of rows make them */
+            t->ns[i] = t->ns[i - 1] + rnd(1) * rnd(slope * 2e6);
+        t->entry_ns = rnd(300);
+        t->row_ns = rnd(100);
+        b.load = (struct cost_load){
+            .rows = b.decoding, .entries = seen * b.decoding, .positions = seen * b.decoding};
+        for (uint32_t i = 0; i < KS; i++) {
+            float p = (float)rnd(1);
+            k[i].context = seen;
+            k[i].most = (uint32_t)rnd(NODES + 1);
+            for (uint32_t j = 0; j < k[i].most; j++, p *= (float)rnd(1))
+                k[i].reach[j] = p;
+        }
+        const double got = controller_best(&c, k, KS, &b, extra, 1);
+        double best = 0;
+        uint32_t n[KS];
+        for (n[0] = 0; n[0] <= k[0].most; n[0]++)
+            for (n[1] = 0; n[1] <= k[1].most; n[1]++)
+                for (n[2] = 0; n[2] <= k[2].most; n[2]++) {
+                    const double r = rate_of(&c, k, n, &b, extra);
+                    best = r > best ? r : best;
+                }
+        uint32_t all = 0;
+        for (uint32_t i = 0; i < KS; i++)
+            all += n[i] = k[i].best_n;
+        ck_assert_double_eq_tol(got / best, 1, 1e-12);
+        ck_assert_double_eq_tol(rate_of(&c, k, n, &b, extra) / best, 1, 1e-12);
+        chosen[all < NODES ? all : NODES]++;
+    }
+    for (uint32_t i = 0; i <= NODES; i++)
+        ck_assert_msg(chosen[i] > 0, "never %u nodes", i);
+}
+END_TEST
+
 /* ---- calibration -------------------------------------------------------------------------------- */
 
 static struct engine *kept_engine(const char *model, const char *dir)
@@ -507,6 +581,8 @@ int main(void)
     t = test_case(s, "survival");
     tcase_add_test(t, odds);
     tcase_add_test(t, curves);
+    t = test_case(s, "nodes");
+    tcase_add_test(t, most_tokens_a_second);
     t = test_case(s, "calibration");
     tcase_add_test(t, measured_and_kept);
     tcase_add_test(t, interrupted);
