@@ -66,7 +66,9 @@ uint32_t drafting_nodes(const struct request *r);
 
 /* What drafts in this round: never DRAFT_AUTO; DRAFT_AR when it was nothing. */
 enum draft_method drafting_method(const struct drafting_state *d);
-/* Begins rounds of all decoding requests; nodes: room in the next target batch. */
+/* Its round is one of the drafter's passes. */
+bool drafting_has_passes(const struct drafting_state *d);
+/* Begins rounds of all decoding requests; nodes: room in the next target batch.  drafting_begin.c. */
 void drafting_begin(struct engine *e, uint32_t nodes);
 /* Does anybody wait for drafter passes? */
 bool drafting_due(const struct engine *e);

@@ -66,6 +66,7 @@ libdedit_engine_a_SOURCES = \
 	%D%/drafter_pass.c \
 	%D%/drafter_pick.c \
 	%D%/drafting.c \
+	%D%/drafting_begin.c \
 	%D%/drafting_context.c \
 	%D%/drafting.h \
 	%D%/engine.c \
