@@ -14,7 +14,7 @@
 #include "tests/unit/fixture.h"
 #include "tests/unit/util.h"
 
-#define N 60u
+#define N EMU_FEWER(60u, 22u)
 
 static const char *models[16];
 static unsigned n_models, n_half; /* the first n_half have 16-bit weights */
@@ -123,20 +123,20 @@ START_TEST(tensor_cores)
 }
 END_TEST
 
-/* A tree behind 37 positions, then one of its paths kept, then a plain token. */
+/* A tree behind some positions, then one of its paths kept, then a plain token. */
 static struct text grow(struct engine *e)
 {
     static const int32_t parent[] = {-1, 0, 0, 1, 1, 2, -1, 6, 3, 8, 9, 7};
     static const uint32_t path[] = {0, 1, 3, 8, 9};
     const struct model_config *m = engine_model_config(e);
-    const uint32_t n = sizeof(parent) / sizeof(*parent);
+    const uint32_t n = sizeof(parent) / sizeof(*parent), before = EMU_FEWER(37, 18);
     struct error err = {0};
     uint32_t tokens[64];
     struct text t = {.n_logits = (size_t)(n + 1) * m->vocab_size};
     t.logits = emu_floats(t.n_logits);
     test_tokens(11, m->vocab_size, tokens, 64);
     struct seq *s = emu_new_seq(e);
-    test_feed(e, s, tokens, 37, 37, NULL, NULL, 0, NULL);
+    test_feed(e, s, tokens, before, before, NULL, NULL, 0, NULL);
     ck_ok(engine_feed_tree(e, s, tokens + 37, parent, n, t.logits, NULL, 0, NULL, &err), &err);
     ck_ok(engine_keep(e, s, path, 5, &err), &err);
     test_feed(e, s, tokens + 60, 1, 1, t.logits + (size_t)n * m->vocab_size, NULL, 0, NULL);
@@ -164,7 +164,7 @@ static void generate(struct engine *e, enum draft_method m, bool sampled, struct
     uint32_t prompt[21];
     for (uint32_t i = 0; i < 21; i++)
         prompt[i] = i * 11 % 96; /* the words of the fitted pair */
-    struct engine_request q = test_request_init(prompt, 21, 14);
+    struct engine_request q = test_request_init(prompt, 21, EMU_FEWER(14, 7));
     q.sampling.ignore_eos = true;
     if (sampled) {
         q.sampling.temperature = 0.8f;
@@ -214,12 +214,12 @@ START_TEST(graphs_same_bits)
 {
     struct engine *with = emu_open(models[_i], true, 512),
                   *without = emu_open(models[_i], false, 512);
-    static const size_t chunks[] = {1, 3, 7, 1};
-    for (size_t i = 0; i < sizeof(chunks) / sizeof(*chunks); i++) {
+    static const size_t chunks[] = {1, 3, 7, 1}, n = EMU_FEWER(30, 8);
+    for (size_t i = 0; i < EMU_FEWER(sizeof(chunks) / sizeof(*chunks), 2); i++) {
         uint64_t before = emu_replays();
-        struct text want = feed(without, 30, chunks[i]);
+        struct text want = feed(without, n, chunks[i]);
         ck_assert_uint_eq(emu_replays(), before);
-        struct text got = feed(with, 30, chunks[i]);
+        struct text got = feed(with, n, chunks[i]);
         ck_assert_uint_gt(emu_replays(), before);
         same(models[_i], &got, &want);
         text_free(&got);

@@ -19,8 +19,8 @@
 #define PREFIX 20u
 #define EACH   3u  /* rows of a draw */
 #define MANY   24u /* of a batch: 72 rows, more than one piece of logits; one draw in both */
-#define FEW    12u /* 36 rows: a graph */
-#define PARTS  4   /* in which the combinations are tried */
+#define FEW    EMU_FEWER(12u, 6u) /* 36 rows: a graph */
+#define PARTS  4                  /* in which the combinations are tried */
 
 static const char *model;
 static struct engine *open_on(const char *device)
@@ -192,8 +192,8 @@ START_TEST(every_combination)
     const uint64_t before = emu_counts_now().replays;
     const uint32_t end = COMBINATIONS / PARTS * ((uint32_t)_i + 1);
     for (uint32_t at = COMBINATIONS / PARTS * (uint32_t)_i, turn = 0, n; at < end;
-         at += n, turn++) {
-        n = turn % 3 ? FEW : MANY;
+         at += n + EMU_FEWER(0, 40), turn++) {
+        n = turn % 3 || EMU_FEWER(0, _i) ? FEW : MANY;
         n = n < end - at ? n : end - at;
         check_batch(&x, at, n);
     }
@@ -334,7 +334,7 @@ static const enum draft_method methods[] = {DRAFT_AR,    DRAFT_DFLASH, DRAFT_NGR
 
 static struct engine_request request_of(uint32_t i, const uint32_t prompt[21], enum draft_method m)
 {
-    struct engine_request q = test_request_init(prompt, 21, 8);
+    struct engine_request q = test_request_init(prompt, 21, EMU_FEWER(8, 5));
     q.sampling.ignore_eos = true;
     q.drafting.method = m;
     q.drafting.tree_budget = m == DRAFT_DDTREE ? 31 : 0;

@@ -23,7 +23,8 @@
 enum { OUT = 30, PROMPT = 13, CROWD = 6 }; /* three blocks each */
 
 static char target[512], drafter[512];
-static uint32_t length = OUT; /* tokens of an answer, at most OUT */
+static uint32_t n_crowd = CROWD;
+static uint32_t length = EMU_FEWER(OUT, 8); /* tokens of an answer, at most OUT */
 
 /* blocks: of the K/V pool, 0: enough */
 static struct engine *open_engine(const char *device, uint32_t blocks)
@@ -57,7 +58,7 @@ static struct engine_request request_of(struct one *o, uint32_t i, struct test_r
     s->logprobs = i % 3 ? -1 : 2;
     s->repetition_penalty = i == 2 ? 1.3f : 1;
     s->presence_penalty = i == 3 ? 0.5f : 0;
-    s->min_tokens = i == 4 ? 9 : 0;
+    s->min_tokens = i == 4 ? EMU_FEWER(9, 4) : 0;
     s->stop_ids = &o->stop;
     s->n_stop_ids = o->stop != UINT32_MAX;
     *out = (struct test_record){.most = length};
@@ -84,7 +85,7 @@ static void plain_text(struct engine *cpu, struct one *o, uint32_t i)
 
 static void make_prompts(struct engine *cpu)
 {
-    for (uint32_t i = 0; i < CROWD; i++) {
+    for (uint32_t i = 0; i < n_crowd; i++) {
         for (uint32_t j = 0; j < PROMPT; j++)
             crowd[i].prompt[j] = (i / 2 + j * 11) % 96;
         plain_text(cpu, &crowd[i], i);
@@ -95,7 +96,8 @@ enum kind { CHAINS, TREES, BOTH };
 
 static void submit(struct engine *e, uint32_t i, uint32_t passes, enum kind kind)
 {
-    static const uint32_t budgets[CROWD] = {15, 1, 12, 31, 7, 127}, windows[] = {4, 5, 2, 7, 8, 9};
+    static const uint32_t budgets[CROWD] = {15, 1, 12, 31, 7, EMU_FEWER(127, 30)},
+                          windows[] = {4, 5, 2, 7, 8, 9};
     struct error err = {0};
     struct engine_request q = request_of(&crowd[i], i, &crowd[i].out);
     const bool tree = kind == TREES || (kind == BOTH && i % 3);
@@ -132,17 +134,17 @@ static void run(struct how h)
     if (h.spoil)
         h.spoil(e);
     const uint64_t waits = emu_counts_now().waits;
-    for (int step = 0, more = 1; more || n < CROWD; step++) {
-        if (n < CROWD && (!h.preempt || 2 * (int)n <= step))
+    for (int step = 0, more = 1; more || n < n_crowd; step++) {
+        if (n < n_crowd && (!h.preempt || 2 * (int)n <= step))
             submit(e, n++, h.passes, h.kind);
         if (!h.preempt)
-            while (n < CROWD)
+            while (n < n_crowd)
                 submit(e, n++, h.passes, h.kind);
         more = engine_step(e, &err);
         ck_assert_msg(more >= 0, "%s", err.msg);
         for (uint32_t i = 0; i < e->n_running && h.preempt && step % 3 == 0; i++)
             if (e->running[i]->usage.preemptions == 0 &&
-                e->running[i]->usage.completion_tokens > 5) {
+                e->running[i]->usage.completion_tokens > EMU_FEWER(5, 1)) {
                 request_preempt(e->running[i]);
                 break;
             }
@@ -150,7 +152,7 @@ static void run(struct how h)
     }
     const uint64_t waited = emu_counts_now().waits - waits;
     engine_get_stats(e, &s);
-    for (uint32_t i = 0; i < CROWD; i++) {
+    for (uint32_t i = 0; i < n_crowd; i++) {
         struct one *o = &crowd[i];
         test_records_equal(&o->out, &o->want, "drafts that the host has not seen");
         drafted += o->out.usage.drafting.drafted;
@@ -173,8 +175,9 @@ static void run(struct how h)
 
 START_TEST(together)
 {
-    static const struct how how[] = {
-        {.passes = 1, .kind = CHAINS}, {.passes = 8, .kind = CHAINS}, {.passes = 3, .kind = TREES}};
+    static const struct how how[] = {{.passes = 1, .kind = CHAINS},
+                                     {.passes = EMU_FEWER(8, 4), .kind = CHAINS},
+                                     {.passes = 3, .kind = TREES}};
     run(how[_i]);
 }
 END_TEST
@@ -191,6 +194,8 @@ START_TEST(tight)
 {
     static const struct how how[] = {{.passes = 1, .kind = CHAINS, .blocks = 4},
                                      {.passes = 3, .kind = BOTH, .blocks = 4}};
+    length = EMU_FEWER(OUT, 22); /* three blocks */
+    n_crowd = EMU_FEWER(CROWD, 4);
     run(how[_i]);
 }
 END_TEST
@@ -216,7 +221,7 @@ static void nothing(struct engine *e)
 
 START_TEST(no_nodes)
 {
-    length = 12;
+    length = EMU_FEWER(12, 8);
     run((struct how){.passes = 1, .kind = TREES, .spoil = break_drafter});
 }
 END_TEST
@@ -234,7 +239,7 @@ START_TEST(few_nodes)
     gen_drafter_write(&g, dir);
     (void)snprintf(target, sizeof(target), "%s", fixture_write(&f));
     (void)snprintf(drafter, sizeof(drafter), "%s", dir);
-    length = 12;
+    length = EMU_FEWER(12, 8);
     run((struct how){.passes = 1, .kind = TREES, .spoil = nothing});
     gen_drafter_remove(&g, dir);
 }

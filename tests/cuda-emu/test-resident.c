@@ -95,6 +95,10 @@ START_TEST(drafter_goes_first)
     struct text t = pair_text("emu", true);
     float *logits = pair_floats(t.e->model->vocab_size),
           *again = pair_floats(t.e->model->vocab_size);
+    uint32_t layers[8]; /* the drafter's own go with it */
+    ck_assert_uint_le(t.e->drafter.n_taps, 8);
+    memcpy(layers, t.e->drafter.tap_layers, t.e->drafter.n_taps * sizeof(*layers));
+    t.e->drafter.tap_layers = layers;
     ck_ok(pair_feed(&t, 0, 9, logits, &err), &err);
     t.e->own_drafter = drafter_free(t.e->own_drafter);
     ck_ok(pair_feed(&t, 0, 9, again, &err), &err);
@@ -118,7 +122,7 @@ START_TEST(every_call_fails)
     pair_run_block(&want, 6, a);
     int r = -1;
     unsetenv("DEDIT_CUDA_GRAPHS");
-    for (long i = 0; r < 0; i++) {
+    for (long i = 0; r < 0; i += EMU_FEWER(1, 3)) {
         err = (struct error){0};
         emu_fail(i, 999, false);
         r = pair_feed(&t, 0, 6, NULL, &err);
@@ -234,7 +238,7 @@ START_TEST(every_call_of_a_pass_fails)
         ck_ok(pair_pass(&t, want, ROUNDS, &err), &err);
     setenv("DEDIT_CUDA_GRAPHS", "off", 1);
     int r = -1;
-    for (long i = 0; r < 0; i++) {
+    for (long i = 0; r < 0; i += EMU_FEWER(1, 3)) {
         err = (struct error){0};
         emu_fail(i, 999, false);
         r = pair_pass(&t, a, ROUNDS, &err);
@@ -315,6 +319,7 @@ END_TEST
 int main(void)
 {
     emu_open_library();
+    setenv("CUEMU_STREAMS", "1", 0); /* two models at once have nothing in common */
 
     Suite *s = suite_create("cuda-resident");
     TCase *t = test_case(s, "taps");
