@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "engine/engine_internal.h"
+#include "engine/sampler_internal.h"
 
 static uint32_t least(uint32_t a, uint32_t b)
 {
