@@ -24,6 +24,7 @@ refused() {
 program nvcc 0 nvcc
 ok 'no C compiler' refused 'no C compiler none-here: install gcc' CC=none-here
 ok 'no nvcc' refused 'no nvcc at /none/nvcc: install the CUDA toolkit' NVCC=/none/nvcc
+ok 'a C compiler with a wrapper' refused 'no nvcc at /none/nvcc: install the CUDA toolkit' CC='env gcc' NVCC=/none/nvcc
 program nvidia-smi 6 'No devices were found'
 ok 'no device' refused 'finds no device: No devices were found' NVCC="$bin/nvcc"
 ok 'no device, and an architecture' refused 'finds no device: No devices were found' NVCC="$bin/nvcc" CUDA_ARCH=90

@@ -875,6 +875,12 @@ def a_file_that_is_written_is_there_or_not():
         shutil.rmtree(base)
 
 
+def default_signals():
+    """A shell's background job ignores SIGINT, and one under nohup SIGHUP; so would what they start."""
+    for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(sig, signal.SIG_DFL)
+
+
 @test
 def add_ends_cleanly_at_signals():
     """SIGINT, SIGTERM and SIGHUP: nothing is left, and the status says which; what a live add works on is let be."""
@@ -887,7 +893,7 @@ def add_ends_cleanly_at_signals():
     try:
         for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             p = subprocess.Popen([CLIENT, "add", "--store", store, model], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
-                                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+                                 preexec_fn=default_signals)
             deadline = time.monotonic() + 60 * SLOW
             while not (os.path.exists(stage + "/m") and os.listdir(stage + "/m")):
                 assert time.monotonic() < deadline and p.poll() is None
