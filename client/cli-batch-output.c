@@ -51,6 +51,14 @@ static void digest_of(const char *line, size_t len, char ret[BATCH_DIGEST])
     ret[BATCH_DIGEST - 1] = 0;
 }
 
+static bool is_failure(const char *line, size_t len)
+{
+    json_t *result = json_loadb(line, len, JSON_ALLOW_NUL, NULL);
+    const bool failed = json_object_get(result, "error") != NULL;
+    json_decref(result);
+    return failed;
+}
+
 static bool keep(struct batch_output *o, const char *line, size_t len)
 {
     if (o->done == o->room) {
@@ -62,6 +70,7 @@ static bool keep(struct batch_output *o, const char *line, size_t len)
         o->room = room;
     }
     digest_of(line, len, o->digests[o->done++]);
+    o->failed += is_failure(line, len);
     o->good += (long)len;
     return true;
 }
@@ -154,6 +163,8 @@ int batch_output_resume(const struct cli *c, struct batch_output *o, FILE *in, c
         return cli_fail_text(c, CLI_FAILED, "--output: %s: %s", o->path, strerror(errno));
     if (o->done && !c->quiet)
         fprintf(stderr, "%zu line%s done already\n", o->done, o->done == 1 ? " is" : "s are");
+    if (o->failed && !c->quiet)
+        fprintf(stderr, "%zu of them with an error\n", o->failed);
     return CLI_OK;
 }
 

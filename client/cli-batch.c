@@ -306,7 +306,7 @@ int cli_batch(struct cli *c)
         status = work(&b);
         cli_catch_interrupt(false);
         progress(&b, true);
-        if (status == CLI_OK && b.failed)
+        if (status == CLI_OK && b.failed + b.output.failed)
             status = CLI_FAILED;
     }
     for (; b.first < b.next; b.first++)

@@ -37,6 +37,7 @@ struct batch_output {
     FILE *f;
     char (*digests)[BATCH_DIGEST]; /* of the results that are there; "": a result without one */
     size_t done, room;             /* results that are there */
+    size_t failed;                 /* of them */
     long good;                     /* bytes of them */
     bool regular;
 };

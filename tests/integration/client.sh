@@ -229,6 +229,15 @@ two_writers() {
     [ "$ra$?" != 11 ] && [ "$(wc -l < "$scratch/one")" -eq 30 ] && [ "$(cut -d , -f 1 "$scratch/one" | sort -u | wc -l)" -eq 30 ]
 }
 ok 'a batch has its output for itself' two_writers
+# What has failed is not asked again, and still counts.
+failed_before() {
+    printf '{"prompt": "hi", "max_tokens": 2}\n{"prompt": 3}\n{"prompt": "ho", "max_tokens": 2}\n' > "$scratch/in"
+    rm -f "$scratch/one"
+    status 1 "$client" batch --raw --output "$scratch/one" "$scratch/in" && cp "$scratch/one" "$scratch/want" || return 1
+    status 1 "$client" batch --raw --output "$scratch/one" "$scratch/in" && cmp -s "$scratch/one" "$scratch/want" &&
+        grep -q '^3 lines are done already$' "$scratch/err" && grep -q '^1 of them with an error$' "$scratch/err"
+}
+ok 'a batch that is run again remembers what failed' failed_before
 # Seeds have 64 bits everywhere, and no sign.
 seeds() {
     for seed in 0 9223372036854775807 9223372036854775808 18446744073709551615; do
@@ -368,6 +377,7 @@ ok 'add: names' names
 drafters() {
     rm -rf "$scratch/store" && d=$golden/drafter && set -- "$client" add --store "$scratch/store" || return 1
     status 2 "$@" "$d/fitted" && grep -q 'must be MODEL.drafter: ' "$scratch/err" || return 1
+    status 2 "$@" --name t.gguf.drafter "$d/fitted" && grep -q 'that of x.gguf is x.drafter' "$scratch/err" || return 1
     status 1 "$@" --name t.drafter "$d/fitted" && grep -q 'is a drafter: its model, "t.gguf" or "t", is not in' "$scratch/err" || return 1
     status 0 "$@" --name t "$d/target" && status 0 "$@" --name t.drafter "$d/fitted" && (cd "$scratch/store" && sha256sum -c --quiet t.drafter.sha256) || return 1
     "$@" --name tiny "$model" > /dev/null && status 1 "$@" --name tiny.drafter "$d/fitted" && grep -q 'a drafter of another model' "$scratch/err" || return 1
