@@ -69,8 +69,8 @@ class Daemon:
                 client.close()
                 if ready:
                     return
-            except (FileNotFoundError, ConnectionRefusedError, Closed):
-                pass
+            except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError, BrokenPipeError, Closed):
+                pass  # not yet; or the socket of one that was killed, which the kernel closes a moment later
             assert self.process.poll() is None, "the daemon ended: " + self.text()
             assert time.monotonic() < deadline, "the daemon is not ready: " + self.text()
             time.sleep(0.02)
