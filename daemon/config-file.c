@@ -259,8 +259,14 @@ static int pass_over(void *user, const char *section, const char *key, const cha
 /* Lines that the parser cannot read. */
 static int check_syntax(struct reading *r)
 {
-    int e = 0, line;
+    enum { MOST = 100 }; /* each is found by a look at the whole text */
+    int e = 0, line, found = 0;
     while (e == 0 && (line = parse(r, pass_over)) != 0) {
+        if (found++ == MOST)
+            return ERR(r->err, FORMAT,
+                       "%s: more than %d lines are neither [section] nor key = value: this is no "
+                       "configuration",
+                       r->path, MOST);
         size_t start = 0, end, n = 1;
         if (line < 0)
             return ERR_NOMEM(r->err);

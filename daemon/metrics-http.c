@@ -257,11 +257,15 @@ static int open_socket(struct metrics_http *h, struct error *err)
 {
     struct sockaddr_un a;
     int r = wire_address(h->path, &a, err);
-    if (r < 0)
+    if (r < 0) {
+        h->path[0] = 0;
         return r;
+    }
     _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
+    if (fd < 0) {
+        h->path[0] = 0; /* not ours to remove */
         return ERR(err, IO, "socket: %s", strerror(errno));
+    }
     r = bind_path(h, fd, &a, err);
     if (r < 0)
         return r;
