@@ -34,6 +34,13 @@ int fd_count(void)
     return n - 3; /* ".", ".." and the directory itself */
 }
 
+bool fd_is_named(int fd, const char *path, int flags)
+{
+    struct stat mine, there;
+    return fstat(fd, &mine) == 0 && fstatat(AT_FDCWD, path, &there, flags) == 0 &&
+           mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
+}
+
 /* Explains errno for path: the first component of it that cannot be looked up, if that is why. */
 static int open_error(const char *path, int error, struct error *err)
 {

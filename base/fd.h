@@ -19,6 +19,10 @@ static inline void fd_closep(int *fd)
 /* Number of open descriptors of this process (leak tests); -1 on error. */
 int fd_count(void);
 
+/* Does path name the file that is open here?  flags: AT_SYMLINK_NOFOLLOW, or 0.  For who has just locked it: it may
+ * have been removed before, and another one made. */
+bool fd_is_named(int fd, const char *path, int flags);
+
 /* All of it, after interruptions too; -1 with errno on failure. */
 int fd_write_all(int fd, const void *p, size_t len);
 

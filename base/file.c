@@ -303,9 +303,7 @@ int folder_lock(const char *path, const char *who, struct error *err)
         return errno == EWOULDBLOCK ? ERR(err, BUSY, "%s: %s is writing there", path, who)
                                     : ERR(err, IO, "%s: cannot lock: %s", path, strerror(errno));
     /* Who had it may have removed it, and somebody may have made another one. */
-    struct stat mine, there;
-    if (fstat(fd, &mine) < 0 || stat(path, &there) < 0 || mine.st_dev != there.st_dev ||
-        mine.st_ino != there.st_ino)
+    if (!fd_is_named(fd, path, 0))
         return ERR(err, BUSY, "%s: %s is writing there", path, who);
     int ret = fd;
     fd = -1;

@@ -144,17 +144,6 @@ static int check_source(struct adding *a)
                : CLI_OK;
 }
 
-/* x.gguf.drafter.gguf: nobody looks for that beside x.gguf. */
-static bool names_model_file(const struct adding *a)
-{
-    const char *end = strrchr(a->name, '.');
-    size_t n = (size_t)(end - a->name); /* of x.gguf.drafter, too */
-    if (!a->folder)
-        n -= strlen(".drafter");
-    return n > strlen(".gguf") &&
-           memcmp(a->name + n - strlen(".gguf"), ".gguf", strlen(".gguf")) == 0;
-}
-
 static int check_name(const struct adding *a)
 {
     const char *rule = NULL;
@@ -170,7 +159,8 @@ static int check_name(const struct adding *a)
     else if (a->drafter && !store_ends_with(a->name, a->folder ? ".drafter" : ".drafter.gguf"))
         rule = a->folder ? "must be MODEL.drafter: a drafter lies beside its model"
                          : "must be MODEL.drafter.gguf: a drafter lies beside its model";
-    else if (a->drafter && names_model_file(a))
+    else if (a->drafter &&
+             store_ends_with(a->name, a->folder ? ".gguf.drafter" : ".gguf.drafter.gguf"))
         rule =
             "must be MODEL without .gguf before what a drafter ends in: that of x.gguf is x.drafter, or "
             "x.drafter.gguf";

@@ -118,14 +118,12 @@ static int set_paths(struct store_stage *s, struct cli *c, const char *store, co
 /* Takes the lock: 0; 1: somebody has it, or the folder went away; -1 with errno. */
 static int try_lock(struct store_stage *s)
 {
-    struct stat mine, there;
     _cleanup_fd_ int fd = open(s->path.s, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return errno == ENOENT ? 1 : -1;
     if (flock(fd, LOCK_EX | LOCK_NB) < 0)
         return errno == EWOULDBLOCK ? 1 : -1;
-    if (fstat(fd, &mine) < 0 || lstat(s->path.s, &there) < 0 || mine.st_dev != there.st_dev ||
-        mine.st_ino != there.st_ino)
+    if (!fd_is_named(fd, s->path.s, AT_SYMLINK_NOFOLLOW))
         return 1;
     s->lock = TAKE_FD(fd);
     return 0;

@@ -93,14 +93,6 @@ static int lock_path(const struct listener *l, char *buf, size_t size)
     return snprintf(buf, size, "%s.lock", l->path);
 }
 
-/* Is the file of this name the one that is open here? */
-static bool is_named(int fd, const char *path)
-{
-    struct stat mine, there;
-    return fstat(fd, &mine) == 0 && lstat(path, &there) == 0 && mine.st_dev == there.st_dev &&
-           mine.st_ino == there.st_ino;
-}
-
 /* One daemon a path: the lock is held for the daemon's life, and its file is removed before it is let go.  So whoever
  * has locked a file looks whether it still has the name: one that lost it locks nothing, and the next is tried. */
 static int lock(struct listener *l, struct error *err)
@@ -115,7 +107,7 @@ static int lock(struct listener *l, struct error *err)
             return errno == EWOULDBLOCK
                        ? ERR(err, BUSY, "%s: another dedit-d serves this socket", l->path)
                        : ERR(err, IO, "%s: %s", path, strerror(errno));
-        if (!is_named(fd, path))
+        if (!fd_is_named(fd, path, AT_SYMLINK_NOFOLLOW))
             continue;
         l->lock_fd = TAKE_FD(fd);
         return 0;
@@ -126,7 +118,7 @@ static void unlock(struct listener *l)
 {
     char path[sizeof l->path + 8];
     lock_path(l, path, sizeof path);
-    if (l->lock_fd >= 0 && is_named(l->lock_fd, path))
+    if (l->lock_fd >= 0 && fd_is_named(l->lock_fd, path, AT_SYMLINK_NOFOLLOW))
         (void)unlink(path);
     l->lock_fd = fd_close(l->lock_fd);
 }

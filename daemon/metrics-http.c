@@ -38,6 +38,7 @@ struct fetch {
 struct metrics_http {
     struct server *server;
     char path[WIRE_MAX_PATH + 1]; /* "": no socket */
+    bool own;                     /* the file of that name */
     struct loop_source *listener;
     int listen_fd;
     struct loop_timer *timer; /* of the text file */
@@ -246,8 +247,7 @@ static int bind_path(struct metrics_http *h, int fd, const struct sockaddr_un *a
     int r = clear_path(h, a, err);
     if (r == 0 && bind(fd, (const struct sockaddr *)a, sizeof *a) < 0)
         r = refuse_path(h->path, DEDIT_E_IO, strerror(errno), err);
-    if (r < 0)
-        h->path[0] = 0; /* not ours to remove */
+    h->own = r == 0;
     if (r == 0 && (chmod(h->path, h->server->config->socket_mode) < 0 || listen(fd, 16) < 0))
         r = refuse_path(h->path, DEDIT_E_IO, strerror(errno), err);
     return r;
@@ -257,15 +257,11 @@ static int open_socket(struct metrics_http *h, struct error *err)
 {
     struct sockaddr_un a;
     int r = wire_address(h->path, &a, err);
-    if (r < 0) {
-        h->path[0] = 0;
+    if (r < 0)
         return r;
-    }
     _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) {
-        h->path[0] = 0; /* not ours to remove */
+    if (fd < 0)
         return ERR(err, IO, "socket: %s", strerror(errno));
-    }
     r = bind_path(h, fd, &a, err);
     if (r < 0)
         return r;
@@ -307,7 +303,7 @@ struct metrics_http *metrics_http_free(struct metrics_http *h)
     loop_timer_free(h->timer);
     loop_remove(h->listener);
     fd_close(h->listen_fd);
-    if (h->path[0])
+    if (h->own)
         unlink(h->path);
     mem_free(h);
     return NULL;
