@@ -9,13 +9,13 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "kernels/train.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define X86    1
 #define AVX2   __attribute__((target("avx2,fma"), noinline))
 #define AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni,fma"), noinline))
-#define AMX    __attribute__((target("amx-tile,amx-bf16"), noinline))
 #else
 #define X86 0
 #endif
@@ -270,43 +270,11 @@ AVX512 static double int_avx512(unsigned loops, float *sink)
     return 16.0 * 64 * loops;
 }
 
-AMX static double amx_bf16(unsigned loops, float *sink)
+/* The tile unit's loop is that of training. */
+static double amx_bf16(unsigned loops, float *sink)
 {
-    static const struct {
-        uint8_t palette, start, reserved[14];
-        uint16_t bytes[16];
-        uint8_t rows[16];
-    } config = {.palette = 1,
-                .bytes = {64, 64, 64, 64, 64, 64, 64, 64},
-                .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
-    /* Numbers of both signs around 1: tiles of zeros run up to a fifth faster. */
-    uint16_t in[4][512];
-    uint32_t x = 1;
-    for (unsigned i = 0; i < 4 * 512; i++, x = x * 1664525 + 1013904223)
-        in[i / 512][i % 512] = (uint16_t)(0x3f00 + (x >> 24) + (x >> 8 & 0x8000));
-    float out[256];
-    /* gcc 12 believes that the instruction reads 8 bytes only. */
-    __asm__ volatile("" : : "r"(&config) : "memory");
-    _tile_loadconfig(&config);
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    _tile_loadd(4, in[0], 64);
-    _tile_loadd(5, in[1], 64);
-    _tile_loadd(6, in[2], 64);
-    _tile_loadd(7, in[3], 64);
-    loops /= 16;
-    for (unsigned l = 0; l < loops; l++) {
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-    }
-    _tile_stored(0, out, 64);
-    _tile_release();
-    *sink = out[0];
-    return 4.0 * 2 * 16 * 16 * 32 * loops;
+    *sink = 0;
+    return dk_train_ops(DK_TIER_AMX)->fma_peak(loops / 16, true);
 }
 #endif
 
