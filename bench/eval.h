@@ -18,6 +18,7 @@
 #define EVAL_MAX_TURNS    8u
 #define EVAL_NAME         64u
 #define EVAL_MAX_CLIENTS  64u
+#define EVAL_MAX_GROUP    256u /* prompts that clients ask in turn, with one setting */
 
 /* Seconds of the calls that a round is made of, added up. */
 struct eval_parts {
@@ -125,9 +126,9 @@ void eval_answer_done(struct eval_answer *a);
 int eval_ask(struct engine *en, const struct eval *e, const struct eval_setting *s,
              const struct token_list *prompt, uint64_t seed, struct eval_answer *ret,
              const volatile sig_atomic_t *stop, struct error *err);
-/* n requests at once, seeds one after the other; ret: as many answers. */
+/* n requests, EVAL_MAX_GROUP at most, `at_once` of them at a time; seeds one after the other; ret: as many answers. */
 int eval_ask_all(struct engine *en, const struct eval *e, const struct eval_setting *s,
-                 const struct token_list *prompts, uint32_t n, uint64_t seed,
+                 const struct token_list *prompts, uint32_t n, uint32_t at_once, uint64_t seed,
                  struct eval_answer *ret, const volatile sig_atomic_t *stop, struct error *err);
 int eval_count(struct eval_result *r, const struct eval_answer *a, struct error *err);
 /* Tells an answer of setting j that is not its baseline's. */

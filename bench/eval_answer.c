@@ -56,28 +56,30 @@ static void fill_request(const struct eval *e, const struct eval_setting *s,
 }
 
 int eval_ask_all(struct engine *en, const struct eval *e, const struct eval_setting *s,
-                 const struct token_list *prompts, uint32_t n, uint64_t seed,
+                 const struct token_list *prompts, uint32_t n, uint32_t at_once, uint64_t seed,
                  struct eval_answer *ret, const volatile sig_atomic_t *stop, struct error *err)
 {
-    struct request *r[EVAL_MAX_CLIENTS] = {NULL};
+    struct request *r[EVAL_MAX_GROUP] = {NULL};
     struct engine_request q;
+    uint32_t asked = 0, running = 0;
     int k = 0;
-    for (uint32_t i = 0; i < n && k >= 0; i++) {
-        fill_request(e, s, &prompts[i], seed + i, &ret[i], &q);
-        k = engine_submit(en, &q, &r[i], err);
-        if (k < 0)
-            k = error_prefix(err, k, "%s", s->name);
-    }
-    for (bool more = k >= 0; more && k >= 0;) {
-        k = engine_step(en, err);
-        more = false;
-        for (uint32_t i = 0; i < n; i++) {
+    do {
+        for (; asked < n && running < at_once && k >= 0 && !*stop; asked++, running++) {
+            fill_request(e, s, &prompts[asked], seed + asked, &ret[asked], &q);
+            k = engine_submit(en, &q, &r[asked], err);
+            if (k < 0)
+                k = error_prefix(err, k, "%s", s->name);
+        }
+        if (k >= 0 && running)
+            k = engine_step(en, err);
+        running = 0;
+        for (uint32_t i = 0; i < asked; i++) {
             if (*stop && !ret[i].finished)
                 engine_cancel(en, r[i]);
-            more |= !ret[i].finished;
+            running += !ret[i].finished;
         }
-    }
-    for (uint32_t i = 0; i < n; i++) {
+    } while (k >= 0 && (running || (asked < n && !*stop)));
+    for (uint32_t i = 0; i < asked; i++) {
         request_free(r[i]);
         if (k >= 0 && ret[i].error.code) {
             *err = ret[i].error;
@@ -91,7 +93,7 @@ int eval_ask(struct engine *en, const struct eval *e, const struct eval_setting 
              const struct token_list *prompt, uint64_t seed, struct eval_answer *ret,
              const volatile sig_atomic_t *stop, struct error *err)
 {
-    return eval_ask_all(en, e, s, prompt, 1, seed, ret, stop, err);
+    return eval_ask_all(en, e, s, prompt, 1, 1, seed, ret, stop, err);
 }
 
 /* ---- figures ------------------------------------------------------------------------------------ */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dedit-bench eval --clients N: groups of N prompts, all asked at once, with every setting in turn.  The time
- * of a token is that of the whole group over its tokens, prompts included, so speed-ups are ratios of
- * tokens a second.
+ * dedit-bench eval --clients N: groups of prompts, N asked at once and the next one when one is answered, with
+ * every setting in turn.  A group has several prompts for each client: at its end, clients that have nothing more
+ * to ask make the batch smaller, whoever is first to be ready.  The time of a token is that of the whole group
+ * over its tokens, prompts included, so speed-ups are ratios of tokens a second.
  */
 #include <stdio.h>
 #include <string.h>
@@ -10,9 +11,12 @@
 #include "base/clock.h"
 #include "bench/eval.h"
 
+#define EACH 4u /* prompts of a group for each client */
+_Static_assert(EACH *EVAL_MAX_CLIENTS <= EVAL_MAX_GROUP, "a group");
+
 struct group {
-    struct token_list ids[EVAL_MAX_CLIENTS];
-    size_t prompt[EVAL_MAX_CLIENTS]; /* in the suite */
+    struct token_list ids[EVAL_MAX_GROUP];
+    size_t prompt[EVAL_MAX_GROUP]; /* in the suite */
     uint32_t n;
 };
 
@@ -70,23 +74,24 @@ static int count(struct eval *e, struct eval_suite *s, const struct group *g, un
     return 0;
 }
 
-/* One group with every setting; the baselines' answers are kept, the others compared with them. */
+/* One group, or the first n of it, with every setting; the baselines' answers are kept, the others compared with
+ * them. */
 static int run_group(struct eval *e, struct engine *en, struct eval_suite *s, const struct group *g,
-                     bool counted, struct error *err)
+                     uint32_t n, bool counted, struct error *err)
 {
-    static struct eval_answer a[EVAL_MAX_SETTINGS][EVAL_MAX_CLIENTS];
+    static struct eval_answer a[EVAL_MAX_SETTINGS][EVAL_MAX_GROUP];
     int r = 0;
     memset(a, 0, sizeof(a));
     for (unsigned j = 0; j < e->n_settings && r == 0 && !eval_interrupted; j++) {
         const uint64_t t = clock_now_ns();
-        r = eval_ask_all(en, e, &e->settings[j], g->ids, g->n, e->seed, a[j], &eval_interrupted,
-                         err);
+        r = eval_ask_all(en, e, &e->settings[j], g->ids, n, e->clients, e->seed, a[j],
+                         &eval_interrupted, err);
         if (r == 0 && counted && !eval_interrupted)
             r = count(e, s, g, j, a[j], a[e->settings[j].baseline],
                       (double)(clock_now_ns() - t) * 1e-9, err);
     }
     for (unsigned j = 0; j < e->n_settings; j++)
-        for (uint32_t i = 0; i < g->n; i++)
+        for (uint32_t i = 0; i < n; i++)
             eval_answer_done(&a[j][i]);
     return r;
 }
@@ -98,17 +103,17 @@ int eval_run_clients(struct eval *e, struct engine *en, struct eval_suite *s,
     int r = 0;
     while (r == 0 && !eval_interrupted && (!e->samples || done < e->samples)) {
         struct group g = {.n = 0};
-        uint32_t want = e->clients;
+        uint32_t want = EACH * e->clients;
         if (e->samples && e->samples - done < want)
             want = e->samples - done;
         r = fill(e, en, s, format, want, &g, err);
         if (g.n == 0)
             break;
         if (r == 0 && e->warmup)
-            r = run_group(e, en, s, &g, false, err);
+            r = run_group(e, en, s, &g, g.n < e->clients ? g.n : e->clients, false, err);
         e->warmup = 0;
         if (r == 0)
-            r = run_group(e, en, s, &g, true, err);
+            r = run_group(e, en, s, &g, g.n, true, err);
         done += g.n;
         group_done(&g);
         if (!e->quiet)
