@@ -94,12 +94,14 @@ static int lock_path(const struct listener *l, char *buf, size_t size)
 }
 
 /* One daemon a path: the lock is held for the daemon's life, and its file is removed before it is let go.  So whoever
- * has locked a file looks whether it still has the name: one that lost it locks nothing, and the next is tried. */
+ * has locked a file looks whether it still has the name: one that lost it locks nothing, and the next is tried.  Each
+ * such file was a daemon's that has just ended; where they do not cease, something else is wrong. */
 static int lock(struct listener *l, struct error *err)
 {
+    enum { TRIES = 100 };
     char path[sizeof l->path + 8];
     lock_path(l, path, sizeof path);
-    for (;;) {
+    for (int i = 0; i < TRIES; i++) {
         _cleanup_fd_ int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
         if (fd < 0)
             return ERR(err, IO, "%s: %s", path, strerror(errno));
@@ -112,6 +114,8 @@ static int lock(struct listener *l, struct error *err)
         l->lock_fd = TAKE_FD(fd);
         return 0;
     }
+    return ERR(err, BUSY, "%s: removed by others while it was locked, %d times in turn", path,
+               TRIES);
 }
 
 static void unlock(struct listener *l)
@@ -167,7 +171,7 @@ static int set_access(const struct listener *l, const struct config *c, struct e
 int listener_open(struct listener *l, const struct config *c, int *ret_fd, struct error *err)
 {
     struct sockaddr_un a;
-    l->lock_fd = -1;
+    *l = LISTENER_NONE;
     int r = inherited(l, ret_fd, err);
     if (r != 0)
         return r < 0 ? r : 0;

@@ -12,6 +12,8 @@ struct listener {
     bool own;       /* made here: unlinked at the end */
     int lock_fd;    /* beside an own socket: two daemons never fight for one path */
 };
+/* What listener_close() may be given, too: nothing is open. */
+#define LISTENER_NONE ((struct listener){.lock_fd = -1})
 /* Opens, or takes LISTEN_FDS over.  An existing socket file is replaced only when nobody listens. */
 int listener_open(struct listener *l, const struct config *c, int *ret_fd, struct error *err);
 void listener_close(struct listener *l);

@@ -5,9 +5,13 @@
  *   FAKE_SLOW=SECONDS  mapping a file whose name ends in .safetensors takes so long
  *   FAKE_AFTER=1       ... after the mapping was made, not before
  *   FAKE_KILL=N        SIGKILL before the N-th call that changes files: writes, names, folders, locks
+ *   FAKE_CLOSE=FD      says on stderr that this descriptor is closed, and leaves it open
+ *   FAKE_LINE=N        there is no memory for the N-th line that is read
+ *   FAKE_LOST=1        what has been locked loses its name
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,10 +109,58 @@ static void count(void)
     }
 COUNTED(ssize_t, write, (int fd, const void *p, size_t n), fd, p, n)
 COUNTED(int, fsync, (int fd), fd)
-COUNTED(int, flock, (int fd, int how), fd, how)
 COUNTED(int, mkdir, (const char *path, mode_t mode), path, mode)
 COUNTED(int, rmdir, (const char *path), path)
 COUNTED(int, unlink, (const char *path), path)
 COUNTED(int, unlinkat, (int dir, const char *path, int flags), dir, path, flags)
 COUNTED(int, rename, (const char *from, const char *to), from, to)
 COUNTED(int, renameat2, (int d, const char *from, int e, const char *to, unsigned flags), d, from, e, to, flags)
+
+int flock(int fd, int how)
+{
+    static int (*real)(int, int);
+    char name[64], path[4096];
+    if (!real)
+        *(void **)&real = dlsym(RTLD_NEXT, "flock");
+    count();
+    int r = real(fd, how);
+    snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+    ssize_t n = r == 0 && getenv("FAKE_LOST") ? readlink(name, path, sizeof path - 1) : -1;
+    if (n > 0) {
+        path[n] = 0;
+        remove(path);
+    }
+    return r;
+}
+
+int close(int fd)
+{
+    static int (*real)(int);
+    const char *told = getenv("FAKE_CLOSE");
+    if (!real)
+        *(void **)&real = dlsym(RTLD_NEXT, "close");
+    if (!told || atoi(told) != fd)
+        return real(fd);
+    dprintf(2, "descriptor %d is closed\n", fd);
+    return 0;
+}
+
+/* getline() is an inline call of it in the C library's header. */
+ssize_t __getdelim(char **line, size_t *cap, int end, FILE *f)
+{
+    static ssize_t (*real)(char **, size_t *, int, FILE *);
+    static int lines;
+    const char *at = getenv("FAKE_LINE");
+    if (!real)
+        *(void **)&real = dlsym(RTLD_NEXT, "__getdelim");
+    if (at && ++lines == atoi(at)) {
+        errno = ENOMEM;
+        return -1;
+    }
+    return real(line, cap, end, f);
+}
+
+ssize_t getline(char **line, size_t *cap, FILE *f)
+{
+    return __getdelim(line, cap, '\n', f);
+}

@@ -15,23 +15,10 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from harness import (BUILD, DAEMON, MODELS, SLOW, SOON, TOP, Daemon, Notify, cases, endless, greedy,  # noqa: E402
-                     main, pb, refused, rss, sampled, test)
+                     main, pb, preload, refused, rss, sampled, test)
 from dedit_py import Client, Closed, DaemonError, FINISHED  # noqa: E402
 
 CLIENT = os.path.join(BUILD, "client", "dedit-client")
-_preload = None
-
-
-def preload(**k):
-    """Environment with preload.c before the C library."""
-    global _preload
-    if not _preload:
-        _preload = tempfile.TemporaryDirectory()
-        subprocess.run(os.environ.get("CC", "cc").split()
-                       + ["-shared", "-fPIC", "-O1", "-o", _preload.name + "/p.so",
-                          os.path.join(TOP, "tests", "integration", "preload.c"), "-ldl"], check=True)
-    asan = os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"
-    return dict({"LD_PRELOAD": _preload.name + "/p.so", "ASAN_OPTIONS": asan}, **k)
 
 
 def order(c, kind, **k):

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the system refuses, one call at a time: each is told in a line, and nothing is lost or taken that is another's.
+
+Calls fail where preload.c says so.  Speaks TAP.
+"""
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from harness import DAEMON, SLOW, main, preload, test  # noqa: E402
+
+
+
+class Folder(tempfile.TemporaryDirectory):
+    """A private folder with an empty configuration."""
+
+    def __enter__(self):
+        super().__enter__()
+        self.write("conf", "")
+        return self
+
+    def path(self, name):
+        return os.path.join(self.name, name)
+
+    def write(self, name, text):
+        with open(self.path(name), "w") as f:
+            f.write(text)
+        return self.path(name)
+
+    def read(self, name):
+        with open(self.path(name)) as f:
+            return f.read()
+
+    def start(self, *options, env=None, **k):
+        """A daemon that is to end by itself."""
+        return run(DAEMON, "--config", self.path("conf"), "--socket", self.path("s"), *options, env=env, **k)
+
+
+def run(*args, env=None, **k):
+    return subprocess.run(list(args), capture_output=True, text=True, timeout=60 * SLOW, stdin=subprocess.DEVNULL,
+                          env=dict(os.environ, **(env or {})), **k)
+
+
+# ---- the daemon's start ----------------------------------------------------------------------------------
+
+
+@test
+def a_start_that_fails_early_closes_what_it_has_opened():
+    """Without descriptors there is no loop, long before there is a listener: standard input stays open."""
+    def few():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (4, 4))
+    with Folder() as f:
+        r = f.start("--event-loop", "epoll", env=preload(FAKE_CLOSE="0"), preexec_fn=few)
+        assert r.returncode == 78 and "open files" in r.stderr and "is closed" not in r.stderr, r
+
+
+@test
+def a_lock_that_loses_its_name_again_and_again():
+    with Folder() as f:
+        r = f.start(env=preload(FAKE_LOST="1"))
+        assert r.returncode == 78 and "s.lock: removed by others while it was locked, 100 times" in r.stderr, r
+
+
+sys.exit(main("refusals"))
