@@ -167,6 +167,23 @@ X
     grep -q '"finish_reason": *"stop"' "$scratch/out2"
 }
 ok 'a batch refuses values that it cannot read, and obeys the others' batch_values
+# A folder opens like a file; nothing is begun with one.
+batch_of_a_folder() {
+    mkdir -p "$scratch/folder" && rm -f "$scratch/none" || return 1
+    fails 1 "^dedit-client: $scratch/folder: is a directory, not a file$" "$client" batch --raw "$scratch/folder" &&
+        fails 1 'folder: is a directory' "$client" batch --raw --output "$scratch/none" "$scratch/folder" && [ ! -e "$scratch/none" ] || return 1
+    "$client" batch --raw < "$scratch/folder" 2> "$scratch/err" && return 1
+    grep -q -x 'dedit-client: standard input: is a directory, not a file' "$scratch/err" || return 1
+    for command in 'generate --file' trace-html; do
+        # shellcheck disable=SC2086 # words
+        fails 1 "$scratch/folder: is a directory, not a file" "$client" $command "$scratch/folder" || return 1
+    done
+    for command in generate chat; do
+        "$client" $command < "$scratch/folder" 2> "$scratch/err" && return 1
+        grep -q -x 'dedit-client: standard input: Is a directory' "$scratch/err" || return 1
+    done
+}
+ok 'a folder is no input' batch_of_a_folder
 resume() {
     head -n 17 "$scratch/out1" > "$scratch/part"
     printf '{"line":18,"te' >> "$scratch/part"

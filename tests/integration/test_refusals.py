@@ -10,8 +10,9 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from harness import DAEMON, SLOW, main, preload, test  # noqa: E402
+from harness import BUILD, DAEMON, SLOW, Daemon, main, preload, test  # noqa: E402
 
+CLIENT = os.path.join(BUILD, "client", "dedit-client")
 
 
 class Folder(tempfile.TemporaryDirectory):
@@ -62,6 +63,37 @@ def a_lock_that_loses_its_name_again_and_again():
     with Folder() as f:
         r = f.start(env=preload(FAKE_LOST="1"))
         assert r.returncode == 78 and "s.lock: removed by others while it was locked, 100 times" in r.stderr, r
+
+
+# ---- lines -----------------------------------------------------------------------------------------------
+
+
+@test
+def a_line_that_finds_no_memory_is_not_the_end():
+    """Of a batch's input, whether it is begun or gone on with, and of the results that are there: none is lost."""
+    def texts(out):
+        return [line.split('"usage"')[0] for line in out.splitlines()]
+    d = Daemon()
+    with Folder() as f:
+        f.write("in", "".join('{"prompt": "%d", "max_tokens": 2}\n' % i for i in range(6)))
+        batch = [CLIENT, "batch", "--raw", "--temperature", "0", "--quiet", "--socket", d.path, f.path("in")]
+        whole = run(*batch)
+        assert whole.returncode == 0 and whole.stdout.count("\n") == 6, whole
+        for n in range(1, 7):
+            r = run(*batch, env=preload(FAKE_LINE=str(n)))
+            assert r.returncode == 1 and "in: a line is too long for the memory" in r.stderr, r
+            assert texts(r.stdout) == texts(whole.stdout)[:n - 1], (n, r)
+        f.write("out", "".join(line + "\n" for line in whole.stdout.split("\n")[:3]))
+        before = f.read("out")
+        for n in range(1, 8):  # three lines of results and the end of them, and as many of the input
+            r = run(*batch, "--output", f.path("out"), env=preload(FAKE_LINE=str(n)))
+            assert r.returncode == 1 and "out of memory" not in r.stderr and r.stderr.count("\n") == 1, (n, r)
+            assert ("out: a line" if n < 5 else "in: a line") in r.stderr and f.read("out") == before, (n, r)
+        assert run(*batch, "--output", f.path("out")).returncode == 0
+        assert texts(f.read("out")) == texts(whole.stdout)
+        r = run(CLIENT, "chat", "--socket", d.path, env=preload(FAKE_LINE="1"))
+        assert r.returncode == 1 and "standard input: a line" in r.stderr, r
+    d.stop()
 
 
 sys.exit(main("refusals"))
