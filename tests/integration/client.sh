@@ -426,14 +426,33 @@ removes() {
     [ -z "$(in_store)" ] && [ -d /etc ] && status 1 $rm t
 }
 ok 'rm: drafters and sums' removes
-# What earlier versions left when they were killed.
-old_leftovers() {
-    rm -rf "$scratch/store" && mkdir -p "$scratch/store/.x.adding" && sh -c 'echo $$' > "$scratch/dead" && dead=$(cat "$scratch/dead") || return 1
-    echo half > "$scratch/store/.x.adding/x" && : > "$scratch/store/y.sha256.tmp-$dead-0" && : > "$scratch/store/z.sha256.tmp-$$-0" && : > "$scratch/store/note.sha256.tmp"
+# What was left by a command that was killed goes, of a drafter's long name, too; a file whose name is only like one stays.
+leftovers() {
+    long=$(printf '%0199d' 0).drafter.gguf
+    rm -rf "$scratch/store" && mkdir -p "$scratch/store/.x.adding" "$scratch/store/.$long.adding" || return 1
+    echo half > "$scratch/store/.x.adding/x" && echo half > "$scratch/store/.$long.adding/$long" && : > "$scratch/store/y.sha256.tmp-4000000-0" &&
+        mkdir "$scratch/store/..adding" "$scratch/store/...adding"
     status 0 "$client" rm --store "$scratch/store" x && grep -q 'x.adding: removed what is left of a command that was killed' "$scratch/err" &&
-        [ "$(in_store)" = "note.sha256.tmp z.sha256.tmp-$$-0" ]
+        [ "$(in_store)" = '...adding ..adding y.sha256.tmp-4000000-0' ]
 }
-ok 'rm: what was left by a command that was killed' old_leftovers
+ok 'rm: what was left by a command that was killed' leftovers
+# Sums whose model somebody has removed: theirs are replaced, another text is not.
+stray_sums() {
+    rm -rf "$scratch/store" && "$client" add --store "$scratch/store" "$scratch/one.gguf" > /dev/null && cp "$scratch/store/one.gguf.sha256" "$scratch/want" || return 1
+    sed 's/^./0/' "$scratch/want" > "$scratch/store/one.gguf.sha256" && rm "$scratch/store/one.gguf" || return 1
+    status 0 "$client" add --store "$scratch/store" "$scratch/one.gguf" && grep -q 'one.gguf.sha256 is of a model that is gone, and is replaced' "$scratch/err" &&
+        cmp "$scratch/want" "$scratch/store/one.gguf.sha256" && [ "$(in_store)" = 'one.gguf one.gguf.sha256' ] && rm "$scratch/store/one.gguf" || return 1
+    for text in '' 'a note\n' "$(cut -c 1-64 "$scratch/want")  two.gguf\n" "$(cut -c 1-64 "$scratch/want")  one.gguf" "$(cut -c 1-63 "$scratch/want")  one.gguf\n" \
+        "$(cut -c 1-64 "$scratch/want")  one.gguf\nx\n" "$(cut -c 1-64 "$scratch/want")  one.gguf.old\n"; do
+        printf '%b' "$text" > "$scratch/store/one.gguf.sha256" && cp "$scratch/store/one.gguf.sha256" "$scratch/copy" || return 1
+        fails 1 'one.gguf.sha256: exists already, and is not what add writes for one.gguf' "$client" add --store "$scratch/store" "$scratch/one.gguf" &&
+            cmp "$scratch/copy" "$scratch/store/one.gguf.sha256" && [ "$(in_store)" = one.gguf.sha256 ] || return 1
+    done
+    # A folder's sums name its files.
+    rm -r "$scratch/store" && "$client" add --store "$scratch/store" --name tiny "$model" > /dev/null && rm -r "$scratch/store/tiny" &&
+        status 0 "$client" add --store "$scratch/store" --name tiny "$model" && (cd "$scratch/store" && sha256sum -c --quiet tiny.sha256) && rm -r "$scratch/store"
+}
+ok 'add: sums whose model is gone' stray_sums
 chat_json() {
     printf 'hi\n/show\n/nonsense\n' | "$client" chat --json --chat-format chatml --max-tokens 4 | python3 -c '
 import json, sys

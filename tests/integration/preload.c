@@ -7,11 +7,14 @@
  *   FAKE_KILL=N        SIGKILL before the N-th call that changes files: writes, names, folders, locks
  *   FAKE_CLOSE=FD      says on stderr that this descriptor is closed, and leaves it open
  *   FAKE_LINE=N        there is no memory for the N-th line that is read
+ *   FAKE_KEPT=NAME     files of this name cannot be removed: EPERM
+ *   FAKE_CALLS=FILE    gets a line a call that makes names last or changes them
  *   FAKE_LOST=1        what has been locked loses its name
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -108,37 +111,94 @@ static void count(void)
         return real(__VA_ARGS__);                                                                  \
     }
 COUNTED(ssize_t, write, (int fd, const void *p, size_t n), fd, p, n)
-COUNTED(int, fsync, (int fd), fd)
 COUNTED(int, mkdir, (const char *path, mode_t mode), path, mode)
 COUNTED(int, rmdir, (const char *path), path)
-COUNTED(int, unlink, (const char *path), path)
-COUNTED(int, unlinkat, (int dir, const char *path, int flags), dir, path, flags)
-COUNTED(int, rename, (const char *from, const char *to), from, to)
-COUNTED(int, renameat2, (int d, const char *from, int e, const char *to, unsigned flags), d, from, e, to, flags)
+
+/* Of the form "fsync PATH" or "rename FROM TO". */
+static void tell(const char *call, const char *path, const char *to)
+{
+    const char *file = getenv("FAKE_CALLS");
+    FILE *f = file ? fopen(file, "a") : NULL;
+    count();
+    if (!f)
+        return;
+    fprintf(f, "%s %s%s%s\n", call, path, *to ? " " : "", to);
+    fclose(f);
+}
+
+static const char *path_of(int fd, char *path, size_t size)
+{
+    char name[64];
+    snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(name, path, size - 1);
+    path[n > 0 ? n : 0] = 0;
+    return path;
+}
+
+static int is_kept(const char *path)
+{
+    const char *kept = getenv("FAKE_KEPT"), *slash = strrchr(path, '/');
+    return kept && strcmp(slash ? slash + 1 : path, kept) == 0;
+}
+
+#define REAL(type, name, ...)                                                                      \
+    static type (*real)(__VA_ARGS__);                                                              \
+    if (!real)                                                                                     \
+    *(void **)&real = dlsym(RTLD_NEXT, #name)
+
+int fsync(int fd)
+{
+    char path[4096];
+    REAL(int, fsync, int);
+    tell("fsync", path_of(fd, path, sizeof path), "");
+    return real(fd);
+}
+
+int unlinkat(int dir, const char *path, int flags)
+{
+    REAL(int, unlinkat, int, const char *, int);
+    tell("remove", path, "");
+    if (is_kept(path)) {
+        errno = EPERM;
+        return -1;
+    }
+    return real(dir, path, flags);
+}
+
+int unlink(const char *path)
+{
+    return unlinkat(AT_FDCWD, path, 0);
+}
+
+int rename(const char *from, const char *to)
+{
+    REAL(int, rename, const char *, const char *);
+    tell("rename", from, to);
+    return real(from, to);
+}
+
+int renameat2(int d, const char *from, int e, const char *to, unsigned flags)
+{
+    REAL(int, renameat2, int, const char *, int, const char *, unsigned);
+    tell("rename", from, to);
+    return real(d, from, e, to, flags);
+}
 
 int flock(int fd, int how)
 {
-    static int (*real)(int, int);
-    char name[64], path[4096];
-    if (!real)
-        *(void **)&real = dlsym(RTLD_NEXT, "flock");
+    char path[4096];
+    REAL(int, flock, int, int);
     count();
     int r = real(fd, how);
-    snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
-    ssize_t n = r == 0 && getenv("FAKE_LOST") ? readlink(name, path, sizeof path - 1) : -1;
-    if (n > 0) {
-        path[n] = 0;
-        remove(path);
-    }
+    if (r == 0 && getenv("FAKE_LOST"))
+        remove(path_of(fd, path, sizeof path));
     return r;
 }
 
 int close(int fd)
 {
-    static int (*real)(int);
     const char *told = getenv("FAKE_CLOSE");
-    if (!real)
-        *(void **)&real = dlsym(RTLD_NEXT, "close");
+    REAL(int, close, int);
     if (!told || atoi(told) != fd)
         return real(fd);
     dprintf(2, "descriptor %d is closed\n", fd);
@@ -148,11 +208,9 @@ int close(int fd)
 /* getline() is an inline call of it in the C library's header. */
 ssize_t __getdelim(char **line, size_t *cap, int end, FILE *f)
 {
-    static ssize_t (*real)(char **, size_t *, int, FILE *);
     static int lines;
     const char *at = getenv("FAKE_LINE");
-    if (!real)
-        *(void **)&real = dlsym(RTLD_NEXT, "__getdelim");
+    REAL(ssize_t, __getdelim, char **, size_t *, int, FILE *);
     if (at && ++lines == atoi(at)) {
         errno = ENOMEM;
         return -1;

@@ -10,9 +10,10 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from harness import BUILD, DAEMON, SLOW, Daemon, main, preload, test  # noqa: E402
+from harness import BUILD, DAEMON, MODELS, SLOW, Daemon, main, preload, test  # noqa: E402
 
 CLIENT = os.path.join(BUILD, "client", "dedit-client")
+MODEL = os.path.join(MODELS, "a_llama_tied")
 
 
 class Folder(tempfile.TemporaryDirectory):
@@ -94,6 +95,62 @@ def a_line_that_finds_no_memory_is_not_the_end():
         r = run(CLIENT, "chat", "--socket", d.path, env=preload(FAKE_LINE="1"))
         assert r.returncode == 1 and "standard input: a line" in r.stderr, r
     d.stop()
+
+
+# ---- the model store -------------------------------------------------------------------------------------
+
+
+def add(f, name, **env):
+    return run(CLIENT, "add", "--store", f.path("store"), "--name", name, MODEL, env=preload(**env))
+
+
+@test
+def what_cannot_be_removed_is_in_the_way_of_its_own_name_alone():
+    """A leftover that stays: other names are added and removed, and the line says why it is there."""
+    with Folder() as f:
+        os.makedirs(f.path("store/.m.adding/m"))
+        kept = f.write("store/.m.adding/m/kept", "")
+        why = "store/.m.adding/m: cannot be removed: Operation not permitted"
+        r = add(f, "other", FAKE_KEPT="kept")
+        assert r.returncode == 0 and r.stderr.count("\n") == 1 and why + "; left as it is" in r.stderr, r
+        r = run(CLIENT, "rm", "--store", f.path("store"), "other", env=preload(FAKE_KEPT="kept"))
+        assert r.returncode == 0 and why in r.stderr and os.listdir(f.path("store")) == [".m.adding"], r
+        for command in (("rm", "m"), ("add", "--name", "m", MODEL)):
+            r = run(CLIENT, command[0], "--store", f.path("store"), *command[1:], env=preload(FAKE_KEPT="kept"))
+            assert r.returncode == 1 and r.stderr.endswith(why + "\n") and r.stderr.count("\n") == 1, r
+            assert os.path.exists(kept)
+        assert add(f, "m").returncode == 0 and sorted(os.listdir(f.path("store"))) == ["m", "m.sha256"]
+
+
+@test
+def the_stores_names_last_in_their_order():
+    """What a crash may leave: a folder with all its files before it gets its name; the sums go, for good, before the
+    mark that says whose they are."""
+    with Folder() as f:
+        store = f.path("store")
+        stage = store + "/.m.adding"
+
+        def calls():
+            with open(f.path("calls")) as c:
+                lines = c.read().splitlines()
+            os.unlink(f.path("calls"))
+            return lines
+
+        def before(lines, *wanted):
+            at = [lines.index(w) for w in wanted]
+            assert at == sorted(at), (wanted, lines)
+        assert add(f, "m", FAKE_CALLS=f.path("calls")).returncode == 0
+        copy, got = "rename %s/m %s/m" % (stage, store), calls()
+        before(got, "fsync %s/m/config.json" % stage, "fsync %s/m" % stage, "rename %s/m.sha256 %s/m.sha256" % (stage, store),
+               "fsync " + store, copy)
+        assert got[-2:] == ["fsync " + store, "remove %s/.sums" % stage], got
+        r = run(CLIENT, "rm", "--store", store, "m", env=preload(FAKE_CALLS=f.path("calls")))
+        assert r.returncode == 0, r
+        got = calls()[2:]  # nothing was left of an earlier one
+        i = got.index("remove %s/m.sha256" % store)
+        assert got[i - 2:i] == ["fsync " + stage, "fsync " + store] and \
+            got[i + 1:i + 4] == ["fsync " + store, "remove %s/.sums" % stage, "fsync " + stage], got
+        before(got, "rename %s/m %s/m" % (store, stage), "remove %s/m.sha256" % store, "remove %s/m" % stage)
 
 
 sys.exit(main("refusals"))
