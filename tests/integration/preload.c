@@ -9,6 +9,7 @@
  *   FAKE_LINE=N        there is no memory for the N-th line that is read
  *   FAKE_KEPT=NAME     files of this name cannot be removed: EPERM
  *   FAKE_CALLS=FILE    gets a line a call that makes names last or changes them
+ *   FAKE_LINK=ERRNO    no file gets another name, or its first one
  *   FAKE_LOST=1        what has been locked loses its name
  */
 #define _GNU_SOURCE
@@ -168,6 +169,17 @@ int unlinkat(int dir, const char *path, int flags)
 int unlink(const char *path)
 {
     return unlinkat(AT_FDCWD, path, 0);
+}
+
+int linkat(int d, const char *from, int e, const char *to, int flags)
+{
+    const char *why = getenv("FAKE_LINK");
+    REAL(int, linkat, int, const char *, int, const char *, int);
+    if (why) {
+        errno = atoi(why);
+        return -1;
+    }
+    return real(d, from, e, to, flags);
 }
 
 int rename(const char *from, const char *to)

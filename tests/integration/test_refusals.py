@@ -3,6 +3,7 @@
 
 Calls fail where preload.c says so.  Speaks TAP.
 """
+import errno
 import os
 import resource
 import subprocess
@@ -95,6 +96,24 @@ def a_line_that_finds_no_memory_is_not_the_end():
         r = run(CLIENT, "chat", "--socket", d.path, env=preload(FAKE_LINE="1"))
         assert r.returncode == 1 and "standard input: a line" in r.stderr, r
     d.stop()
+
+
+# ---- files that are written whole ------------------------------------------------------------------------
+
+
+@test
+def a_new_file_that_cannot_be_given_a_name():
+    """Whatever the reason, a file that has one from the start is written instead."""
+    with Folder() as f:
+        trace = f.write("trace", '{"trace": 1, "model": "m", "method": "ar"}\n')
+        assert run(CLIENT, "trace-html", "-o", f.path("want"), trace).returncode == 0
+        for why in (errno.EXDEV, errno.EINVAL, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOENT, errno.EPERM, errno.EACCES,
+                    errno.ENOSYS, errno.ELOOP, errno.EEXIST, errno.EIO):
+            for _ in range(2):  # a new file, and one that is replaced
+                r = run(CLIENT, "trace-html", "-o", f.path("page"), trace, env=preload(FAKE_LINK=str(why)))
+                assert r.returncode == 0 and f.read("page") == f.read("want"), r
+            os.unlink(f.path("page"))
+            assert sorted(os.listdir(f.name)) == ["conf", "trace", "want"]
 
 
 # ---- the model store -------------------------------------------------------------------------------------
