@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/parse.h"
 #include "base/strbuf.h"
 #include "daemon/config-internal.h"
 #include "daemon/config-values.h"
@@ -23,9 +22,8 @@ struct checking {
     const struct config *c;
     struct config_faults *faults;
     struct error *err;
+    bool warn; /* what is found keeps no daemon from starting */
 };
-
-/* ---- places -------------------------------------------------------------------------------------- */
 
 static size_t number_of(const struct option_desc *o, size_t n, const char *key)
 {
@@ -35,42 +33,31 @@ static size_t number_of(const struct option_desc *o, size_t n, const char *key)
     return i;
 }
 
-/* "file:line: " or "command line: " where a value came from; "" for a default. */
-static int add_place(struct strbuf *b, const char *origin)
-{
-    return origin ? strbuf_addf(b, "%s: ", origin) : 0;
-}
-
-/* A value of the daemon that is wrong: its place, its section and key, and the rule. */
+/* A value of the daemon that is wrong: its section and key, and the rule. */
 static int __attribute__((format(printf, 4, 5)))
 key_fault(struct checking *k, int code, const char *key, const char *fmt, ...)
 {
     const size_t i = number_of(daemon_options, n_daemon_options, key);
-    _cleanup_strbuf_ struct strbuf b = {0};
-    char rule[512];
+    char rule[sizeof k->err->msg];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(rule, sizeof rule, fmt, ap);
     va_end(ap);
-    if (add_place(&b, k->c->origins[i]) < 0 ||
-        strbuf_addf(&b, "[%s] %s: %s", daemon_options[i].section, key, rule) < 0)
-        return ERR_NOMEM(k->err);
-    return config_fault(k->faults, error_set(k->err, code, __FILE__, __LINE__, "%s", b.s), k->err);
+    error_set(k->err, code, __FILE__, __LINE__, "[%s] %s: %s", daemon_options[i].section, key,
+              rule);
+    return k->warn ? config_warn(k->faults, &k->c->origins[i], k->err)
+                   : config_tell(k->faults, code, &k->c->origins[i], k->err);
 }
 
 /* The same of a model; what is wrong is in k->err. */
 static int model_fault(struct checking *k, const struct model_config_entry *m, const char *key)
 {
-    const char *origin =
-        m->origins ? m->origins[number_of(model_options, n_model_options, key)] : NULL;
-    _cleanup_strbuf_ struct strbuf b = {0};
+    const struct config_place *p =
+        m->origins ? &m->origins[number_of(model_options, n_model_options, key)] : &m->place;
     const int code = k->err->code;
-    if (code == DEDIT_E_NOMEM)
-        return code;
-    if (add_place(&b, origin ? origin : m->place) < 0 ||
-        strbuf_addf(&b, "[model %s] %s", m->name, key) < 0)
-        return ERR_NOMEM(k->err);
-    return config_fault(k->faults, error_prefix(k->err, code, "%s", b.s), k->err);
+    if (code != DEDIT_E_NOMEM)
+        error_prefix(k->err, code, "[model %s] %s", m->name, key);
+    return config_tell(k->faults, code, p->file ? p : &m->place, k->err);
 }
 
 /* ---- values -------------------------------------------------------------------------------------- */
@@ -147,19 +134,26 @@ static int finish_model(struct checking *k, struct config *c, struct model_confi
     return r;
 }
 
+static int choose_tier(struct checking *k, enum dk_tier *ret)
+{
+    const char *forced = k->c->cpu_tier ? k->c->cpu_tier : getenv("DEDIT_CPU_TIER");
+    const int r = dk_tier_choose(forced, ret, k->err);
+    if (r == 0 || k->c->cpu_tier)
+        return r == 0 ? 0 : key_fault(k, r, "cpu_tier", "%s", k->err->msg);
+    return config_tell(k->faults, error_prefix(k->err, r, "DEDIT_CPU_TIER"), NULL, k->err);
+}
+
 int config_check_values(struct config *c, struct config_faults *faults, struct error *err)
 {
     struct checking k = {.c = c, .faults = faults, .err = err};
-    enum dk_tier tier = DK_TIER_C;
     bool found = !c->default_model;
     int r = check_numbers(&k);
-    if (r == 0 &&
-        dk_tier_choose(c->cpu_tier ? c->cpu_tier : getenv("DEDIT_CPU_TIER"), &tier, err) < 0)
-        r = config_fault(faults, err->code, err);
+    if (r == 0)
+        r = choose_tier(&k, &c->tier);
     for (size_t i = 0; i < c->n_models && r == 0; i++) {
         struct model_config_entry *m = &c->models[i];
         r = finish_model(&k, c, m);
-        m->engine.tier = tier;
+        m->engine.tier = c->tier;
         m->engine.n_threads = c->threads;
         m->engine.exact = c->exact;
         found |= c->default_model && strcmp(c->default_model, m->name) == 0;
@@ -235,7 +229,7 @@ int config_check_paths(const struct config *c, struct config_faults *faults, str
     if (r == 0 && c->socket_group && !getgrnam(c->socket_group))
         r = key_fault(&k, DEDIT_E_NOT_FOUND, "socket_group", "there is no group %s",
                       c->socket_group);
-    if (r == 0 && c->origins[dir])
+    if (r == 0 && c->origins[dir].file)
         r = folder_fault(&k, "model_dir", c->model_dir, R_OK | X_OK);
     /* Made where it is not there. */
     if (r == 0 && c->costs_dir && strcmp(c->costs_dir, "none") != 0 && stat(c->costs_dir, &st) == 0)
@@ -243,65 +237,4 @@ int config_check_paths(const struct config *c, struct config_faults *faults, str
     for (size_t i = 0; i < c->n_models && r == 0; i++)
         r = check_model(&k, &c->models[i]);
     return r;
-}
-
-/* ---- order --------------------------------------------------------------------------------------- */
-
-/* A fault as it is sorted: file, then line; what has no place comes last, as it was found. */
-struct placed {
-    const char *text;
-    size_t bytes, file_bytes; /* file_bytes: "file" of "file:line: ", or 0 */
-    uint32_t line;
-    size_t number;
-};
-
-static void find_place(struct placed *p)
-{
-    const char *end = p->text + p->bytes;
-    for (const char *s = p->text; (s = memchr(s, ':', (size_t)(end - s))); s++) {
-        const size_t n = strspn(s + 1, "0123456789");
-        char digits[12];
-        if (!n || n >= sizeof digits || s[n + 1] != ':')
-            continue;
-        memcpy(digits, s + 1, n);
-        digits[n] = 0;
-        if (parse_u32(digits, UINT32_MAX, &p->line) == 0)
-            p->file_bytes = (size_t)(s - p->text);
-        return;
-    }
-}
-
-static int by_place(const void *a, const void *b)
-{
-    const struct placed *x = a, *y = b;
-    const size_t n = x->file_bytes < y->file_bytes ? x->file_bytes : y->file_bytes;
-    int r = !x->file_bytes - !y->file_bytes;
-    if (r == 0)
-        r = memcmp(x->text, y->text, n);
-    if (r == 0) /* dedit.conf is read before dedit.conf.d/x.conf */
-        r = (x->file_bytes > y->file_bytes) - (x->file_bytes < y->file_bytes);
-    if (r == 0)
-        r = (x->line > y->line) - (x->line < y->line);
-    return r ? r : (x->number > y->number) - (x->number < y->number);
-}
-
-int config_sort_faults(struct config_faults *f, struct error *err)
-{
-    _cleanup_strbuf_ struct strbuf sorted = {0};
-    _cleanup_free_ struct placed *list = mem_calloc(f->n + 1, sizeof *list);
-    const char *s = f->text.s;
-    if (!list || strbuf_reserve(&sorted, f->text.len + 1) < 0)
-        return ERR_NOMEM(err);
-    for (size_t i = 0; i < f->n; i++, s += list[i - 1].bytes) {
-        list[i] = (struct placed){.text = s, .bytes = strcspn(s, "\n") + 1, .number = i};
-        find_place(&list[i]);
-    }
-    qsort(list, f->n, sizeof *list, by_place);
-    for (size_t i = 0; i < f->n; i++)
-        if (strbuf_add(&sorted, list[i].text, list[i].bytes) < 0)
-            return ERR_NOMEM(err);
-    strbuf_done(&f->text);
-    f->text = sorted;
-    sorted = (struct strbuf){0};
-    return 0;
 }

@@ -49,10 +49,8 @@ static void reading_done(struct reading *r)
 /* "file:line" before what is wrong; goes on where all faults are wanted. */
 static int line_fault(struct reading *r, int code, size_t line)
 {
-    return code < 0 && code != DEDIT_E_NOMEM
-               ? config_fault(r->faults, error_prefix(r->err, code, "%s:%zu", r->path, line),
-                              r->err)
-               : code;
+    const struct config_place place = {.file = (char *)(uintptr_t)r->path, .line = line};
+    return config_tell(r->faults, code, &place, r->err);
 }
 
 static int once(struct reading *r, const char *section, const char *key)
@@ -77,7 +75,7 @@ static int in_section(const char *section, int r, struct error *err)
 }
 
 static int set_daemon_key(struct config *c, const char *section, const char *key, const char *value,
-                          const char *place, struct error *err)
+                          const struct config_place *place, struct error *err)
 {
     bool section_known = false;
     for (size_t i = 0; i < n_daemon_options; i++) {
@@ -88,7 +86,7 @@ static int set_daemon_key(struct config *c, const char *section, const char *key
         if (strcmp(o->key, key) != 0)
             continue;
         int r = in_section(section, value_set(o, c, value, err), err);
-        if (r == 0 && config_set_origin(c->origins, i, place) < 0)
+        if (r == 0 && config_place_set(&c->origins[i], place) < 0)
             r = ERR_NOMEM(err);
         return r;
     }
@@ -100,12 +98,12 @@ static int set_daemon_key(struct config *c, const char *section, const char *key
 }
 
 static int set_model_key(struct config *c, const char *section, const char *key, const char *value,
-                         const char *place, struct error *err)
+                         const struct config_place *place, struct error *err)
 {
     const char *name = section + strlen("model ");
     struct model_config_entry *m = config_find_model(c, name);
     int r = m ? 0 : config_add_model(c, name, &m, err);
-    if (r == 0 && !m->place && !(m->place = mem_strdup(place)))
+    if (r == 0 && !m->place.file && config_place_set(&m->place, place) < 0)
         r = ERR_NOMEM(err);
     if (r < 0)
         return r;
@@ -113,7 +111,7 @@ static int set_model_key(struct config *c, const char *section, const char *key,
         if (strcmp(model_options[i].key, key) != 0)
             continue;
         r = in_section(section, value_set(&model_options[i], m, value, err), err);
-        if (r == 0 && config_set_origin(m->origins, i, place) < 0)
+        if (r == 0 && config_place_set(&m->origins[i], place) < 0)
             r = ERR_NOMEM(err);
         return r;
     }
@@ -134,20 +132,16 @@ static bool is_section(struct config *c, const char *section)
 static int on_key(void *user, const char *section, const char *key, const char *value)
 {
     struct reading *r = user;
-    _cleanup_strbuf_ struct strbuf place = {0};
-    int e;
+    const struct config_place place = {.file = (char *)(uintptr_t)r->path, .line = r->line};
     if (r->failed || (r->bad.len && strcmp(r->bad.s, section) == 0) ||
         (r->lost && strcmp(section, "\001") == 0))
         return 1;
     strbuf_clear(&r->bad);
-    if (strbuf_addf(&place, "%s:%u", r->path, r->line) < 0)
-        e = ERR_NOMEM(r->err);
-    else
-        e = once(r, section, key);
+    int e = once(r, section, key);
     if (e == 0 && strncmp(section, "model ", 6) == 0)
-        e = set_model_key(r->c, section, key, value, place.s, r->err);
+        e = set_model_key(r->c, section, key, value, &place, r->err);
     else if (e == 0)
-        e = set_daemon_key(r->c, section, key, value, place.s, r->err);
+        e = set_daemon_key(r->c, section, key, value, &place, r->err);
     if (e < 0 && !is_section(r->c, section) && strbuf_adds(&r->bad, section) < 0)
         e = ERR_NOMEM(r->err);
     r->failed = line_fault(r, e, r->line);
@@ -309,7 +303,7 @@ static int read_file(struct config *c, const char *path, struct config_faults *f
     _cleanup_free_ char *text = NULL;
     size_t len;
     int r = file_read(path, MAX_FILE, &text, &len, err);
-    return r < 0 ? config_fault(faults, r, err) : read_text(c, path, text, len, faults, err);
+    return r < 0 ? config_tell(faults, r, NULL, err) : read_text(c, path, text, len, faults, err);
 }
 
 static int by_name(const struct dirent **a, const struct dirent **b)
@@ -336,7 +330,7 @@ static int read_dropins(struct config *c, const char *file, struct config_faults
     if (n < 0)
         return errno == ENOENT
                    ? 0
-                   : config_fault(faults, ERR(err, IO, "%s: %s", dir.s, strerror(errno)), err);
+                   : config_tell(faults, ERR(err, IO, "%s: %s", dir.s, strerror(errno)), NULL, err);
     for (int i = 0; i < n; i++) {
         _cleanup_strbuf_ struct strbuf path = {0};
         if (r == 0 && strbuf_addf(&path, "%s/%s", dir.s, list[i]->d_name) < 0)

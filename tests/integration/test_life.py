@@ -375,6 +375,19 @@ def a_reload_drops_models_in_every_state():
 
 
 @test
+def a_model_that_is_loaded_later_computes_like_the_others():
+    """What is configured for all models holds for one that is named at run time: no AMX class with exact = yes, the tier
+    of DEDIT_CPU_TIER."""
+    path = os.path.join(MODELS, "b_llama_rope3")  # BF16
+    for conf, env in (("", {}), ("[daemon]\nexact = yes\n", {}), ("", {"DEDIT_CPU_TIER": "c"})):
+        d = Daemon(models=("b_llama_rope3",), conf=conf, env=env)
+        order(d.client(), "load_model", name="later", path=path)
+        classes = {m.numeric_class for m in order(d.client(), "list_models").models.models}
+        assert len(classes) == 1 and (not conf and not env or classes == {"exact, kv f32"}), (conf, env, classes)
+        d.stop()
+
+
+@test
 def memory_limit_evicts_what_nobody_uses():
     d = Daemon(models=(), conf=several(3, 3))
     c = d.client()

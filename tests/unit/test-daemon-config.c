@@ -157,7 +157,18 @@ START_TEST(mistakes_are_named_with_file_and_line)
     wrong("# x\n[model a]\n ; y\n\n[daemon]\nthreads = 1\n", 2, "[model NAME] without path");
     wrong("[model a/b]\npath = /x\n", 2, "letters, digits");
     wrong("[daemon]\ndefault_model = z\n[model a]\npath = /x\n", 0, "no section [model z]");
-    wrong("[daemon]\ncpu_tier = mmx\n", 0, "mmx");
+    /* The key, not the variable that it goes before. */
+    wrong("[daemon]\ncpu_tier = mmx\n", 2, "[daemon] cpu_tier: 'mmx' is not one of c, avx2");
+    setenv("DEDIT_CPU_TIER", "sse", 1);
+    wrong("[daemon]\ncpu_tier = mmx\n", 2, "[daemon] cpu_tier: 'mmx' is not one of");
+    struct error err = {0};
+    struct config *c = NULL;
+    conf("");
+    ck_fails(load(ARGS("--config", file), &c, &err), INVALID, &err);
+    ck_assert_str_eq(err.msg, "DEDIT_CPU_TIER: 'sse' is not one of c, avx2, avx512, amx");
+    ck_fails(load(ARGS("--config", file, "--cpu-tier", "x"), &c, &err), INVALID, &err);
+    ck_assert_ptr_nonnull(strstr(err.msg, "command line: [daemon] cpu_tier: 'x' is not"));
+    unsetenv("DEDIT_CPU_TIER");
     wrong("[model a]\npath = x\ndevice = gpu\n", 0, "cuda:N");
     wrong("[model a]\nexactness = loose\n", 2,
           "exactness: \"loose\" is no value of the form strict|fast");
