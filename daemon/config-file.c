@@ -24,6 +24,9 @@
 /* What a section becomes that could not be read. */
 #define LOST "[\001]"
 
+/* As many sections as there are, and the models that there may be: more are faults by themselves. */
+#define MAX_SECTIONS 260u
+
 /* One file being read. */
 struct reading {
     struct config *c;
@@ -37,6 +40,10 @@ struct reading {
     struct strbuf seen; /* "section key" of this file, a NUL after each: for duplicates */
     bool lost;          /* some section is LOST */
     struct strbuf bad;  /* name of a section that cannot be, told once; or "" */
+    struct {
+        size_t start, bytes, line; /* of its name in the text */
+    } sections[MAX_SECTIONS];
+    size_t n_sections;
 };
 
 static void reading_done(struct reading *r)
@@ -170,6 +177,25 @@ static int blank_line(struct reading *r, size_t start, size_t end, int code, siz
     return line_fault(r, code, line);
 }
 
+/* A section has one place in a file: who wrote it twice has mostly forgotten to change the name. */
+static int section_once(struct reading *r, size_t start, size_t bytes, size_t line)
+{
+    const char *name = r->text + start;
+    for (size_t i = 0; i < r->n_sections; i++)
+        if (r->sections[i].bytes == bytes && !memcmp(r->text + r->sections[i].start, name, bytes))
+            return line_fault(r,
+                              ERR(r->err, FORMAT,
+                                  "[%.*s]: given twice in this file, first in line %zu", (int)bytes,
+                                  name, r->sections[i].line),
+                              line);
+    if (r->n_sections < MAX_SECTIONS) {
+        r->sections[r->n_sections].start = start;
+        r->sections[r->n_sections].bytes = bytes;
+        r->sections[r->n_sections++].line = line;
+    }
+    return 0;
+}
+
 /* One line of check_lines(); *bare: line of a [model] that has had no key yet, or 0. */
 static int check_line(struct reading *r, size_t start, size_t end, size_t line, size_t *bare)
 {
@@ -194,6 +220,8 @@ static int check_line(struct reading *r, size_t start, size_t end, size_t line, 
         e = line_fault(r, ERR(r->err, FORMAT, "a [model NAME] without path"), *bare);
         *bare = 0;
     }
+    if (e == 0 && name)
+        e = section_once(r, start + 1, name, line);
     if (first == '[')
         *bare = name > 6 && memcmp(s, "[model ", 7) == 0 ? line : 0;
     else if (first && first != '#' && first != ';')
@@ -276,6 +304,11 @@ static int check_syntax(struct reading *r)
 static int read_text(struct config *c, const char *path, const char *text, size_t len,
                      struct config_faults *faults, struct error *err)
 {
+    static const char mark[] = "\xef\xbb\xbf"; /* of UTF-8; editors put it there */
+    if (len >= 3 && memcmp(text, mark, 3) == 0) {
+        text += 3;
+        len -= 3;
+    }
     _cleanup_(reading_done) struct reading r = {
         .c = c, .path = path, .faults = faults, .err = err, .len = len};
     r.text = mem_alloc(len + 1);

@@ -174,6 +174,13 @@ START_TEST(mistakes_are_named_with_file_and_line)
           "exactness: \"loose\" is no value of the form strict|fast");
     wrong("[daemon]\nexact = yes\n[model a]\npath = x\nexactness = fast\n", 0,
           "[model a] exactness: fast does not go with exact = yes");
+    wrong("[model a]\npath = /x\n\n [model a]\npreload = yes\n", 4,
+          "[model a]: given twice in this file, first in line 1");
+    wrong("; x\n[daemon]\nthreads = 1\n[limits]\n[daemon]\n", 5,
+          "[daemon]: given twice in this file, first in line 2");
+    /* A byte order mark is no part of the first line. */
+    wrong("\xef\xbb\xbf[model a]\n", 1, "a [model NAME] without path");
+    wrong("\xef\xbb\xbf[daemon]\nthread = 1\n", 2, "[daemon] thread: unknown key");
     /* Longer than the ini parser's buffers: never cut, always refused. */
     snprintf(text, sizeof text, "[daemon]\nsocket = /%0200d\n", 0);
     wrong(text, 2, "a line has at most 190");
@@ -194,7 +201,7 @@ START_TEST(a_file_may_have_many_keys)
     ck_assert_uint_eq(c->n_models, 100);
     config_free(c);
     snprintf(text + n, sizeof text - n, "[model m99]\npath = /y\n");
-    wrong(text, 302, "given twice");
+    wrong(text, 301, "[model m99]: given twice in this file, first in line 298");
 }
 END_TEST
 
