@@ -10,6 +10,7 @@
  *   FAKE_KEPT=NAME     files of this name cannot be removed: EPERM
  *   FAKE_CALLS=FILE    gets a line a call that makes names last or changes them
  *   FAKE_LINK=ERRNO    no file gets another name, or its first one
+ *   FAKE_SOCKET=TYPE   there is no descriptor for a socket of this type
  *   FAKE_LOST=1        what has been locked loses its name
  */
 #define _GNU_SOURCE
@@ -22,6 +23,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <time.h>
@@ -205,6 +207,17 @@ int flock(int fd, int how)
     if (r == 0 && getenv("FAKE_LOST"))
         remove(path_of(fd, path, sizeof path));
     return r;
+}
+
+int socket(int family, int type, int protocol)
+{
+    const char *none = getenv("FAKE_SOCKET");
+    REAL(int, socket, int, int, int);
+    if (none && atoi(none) == (type & ~(SOCK_CLOEXEC | SOCK_NONBLOCK))) {
+        errno = EMFILE;
+        return -1;
+    }
+    return real(family, type, protocol);
 }
 
 int close(int fd)

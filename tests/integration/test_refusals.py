@@ -6,6 +6,7 @@ Calls fail where preload.c says so.  Speaks TAP.
 import errno
 import os
 import resource
+import socket
 import subprocess
 import sys
 import tempfile
@@ -65,6 +66,19 @@ def a_lock_that_loses_its_name_again_and_again():
     with Folder() as f:
         r = f.start(env=preload(FAKE_LOST="1"))
         assert r.returncode == 78 and "s.lock: removed by others while it was locked, 100 times" in r.stderr, r
+
+
+@test
+def a_metrics_socket_that_cannot_be_made_is_nobodys():
+    """What lies at its path stays: another program's socket, and a file."""
+    with Folder() as f:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
+            s.bind(f.path("m"))
+            f.write("n", "mine")
+            for name in ("m", "n"):
+                r = f.start("--metrics-socket", f.path(name), env=preload(FAKE_SOCKET=str(int(socket.SOCK_STREAM))))
+                assert r.returncode == 78 and "socket: Too many open files" in r.stderr, r
+        assert os.path.exists(f.path("m")) and f.read("n") == "mine" and not os.path.exists(f.path("s"))
 
 
 # ---- lines -----------------------------------------------------------------------------------------------

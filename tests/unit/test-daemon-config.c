@@ -412,6 +412,35 @@ START_TEST(all_faults_are_told)
 }
 END_TEST
 
+/* A large file that is something else: it ends after a hundred lines, not after an hour. */
+START_TEST(a_text_that_is_no_configuration)
+{
+    enum { LINES = 100000, TOLD = 100 };
+    static const char line[] = "nonsense\n";
+    struct error err = {0};
+    char *text = NULL, *lines = mem_alloc(LINES * (sizeof line - 1) + 1);
+    size_t n = 0;
+    for (size_t i = 0; i <= LINES; i++)
+        memcpy(lines + (i < LINES ? i : LINES - 1) * (sizeof line - 1), line, sizeof line);
+    conf(lines);
+    const char **args = ARGS("--check-config", "--config", file);
+    ck_ok(config_check(4, (char **)(uintptr_t)args, &text, &n, &err), &err);
+    ck_assert_uint_eq(n, TOLD + 1);
+    ck_assert_ptr_nonnull(strstr(text, ":100: neither [section] nor key = value\n"));
+    ck_assert_ptr_null(strstr(text, ":101: "));
+    ck_assert_ptr_nonnull(strstr(text,
+                                 ": more than 100 lines are neither [section] nor key = value: "
+                                 "this is no configuration\n"));
+    mem_free(text);
+    lines[TOLD * (sizeof line - 1)] = 0; /* a hundred are told, and no more is said */
+    conf(lines);
+    ck_ok(config_check(4, (char **)(uintptr_t)args, &text, &n, &err), &err);
+    ck_assert_uint_eq(n, TOLD);
+    mem_free(text);
+    mem_free(lines);
+}
+END_TEST
+
 START_TEST(allocations_may_fail_while_faults_are_told)
 {
     struct test_oom o = {0};
@@ -458,6 +487,7 @@ int main(void)
     tcase_add_test(t, a_relative_folder_of_models_is_made_absolute);
     tcase_add_test(t, a_reload_keeps_what_needs_a_restart);
     tcase_add_test(t, all_faults_are_told);
+    tcase_add_test(t, a_text_that_is_no_configuration);
     tcase_add_test(t, allocations_may_fail_while_faults_are_told);
     tcase_add_test(t, allocations_may_fail);
     return test_main(s);
