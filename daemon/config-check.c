@@ -2,6 +2,7 @@
 /* What must hold of a configuration once all of it is read, and of what it names on disk. */
 #include <errno.h>
 #include <grp.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,9 @@
 #include "base/strbuf.h"
 #include "daemon/config-internal.h"
 #include "daemon/config-values.h"
+#include "daemon/listen.h"
+#include "daemon/metrics-http.h"
+#include "engine/chat.h"
 #include "engine/device.h"
 #include "engine/drafter_file.h"
 #include "proto/packet.h"
@@ -114,6 +118,7 @@ static bool names_drafter(const struct model_config_entry *m)
 /* Paths become those that are opened. */
 static int finish_model(struct checking *k, struct config *c, struct model_config_entry *m)
 {
+    enum chat_format format;
     int r = 0;
     if (!m->path) {
         ERR(k->err, INVALID, "must be set");
@@ -127,11 +132,43 @@ static int finish_model(struct checking *k, struct config *c, struct model_confi
         k->err->code = DEDIT_E_INVALID;
         r = model_fault(k, m, "device");
     }
+    if (r == 0 && m->chat_format && !chat_format_parse(m->chat_format, &format)) {
+        ERR(k->err, INVALID, "\"%s\" is not chatml, qwen3, smollm2 or llama3", m->chat_format);
+        r = model_fault(k, m, "chat_format");
+    }
     if (r == 0 && m->engine.fast && c->exact) {
         ERR(k->err, INVALID, "fast does not go with exact = yes");
         r = model_fault(k, m, "exactness");
     }
     return r;
+}
+
+static int not_at(struct checking *k, const char *key, const char *path, const char *other,
+                  const char *what)
+{
+    return *path && *other && listener_is_at(path, other)
+               ? key_fault(k, DEDIT_E_INVALID, key, "%s: is %s; name another path, or none", path,
+                           what)
+               : 0;
+}
+
+/* One would take the place of the other: who binds a socket there, or writes a file, removes what it finds. */
+static int check_apart(struct checking *k)
+{
+    static const char clients[] = "the socket that clients connect to",
+                      metrics[] = "the socket of the metrics";
+    const char *file = k->c->metrics_textfile ? k->c->metrics_textfile : "";
+    char socket[LISTENER_PATH] = "", http[PATH_MAX] = "";
+    struct error e = {0}; /* what is wrong with the socket is told where it is looked at */
+    if (listener_inherited(socket, true, &e) <= 0 && listener_path(k->c, socket, &e) < 0)
+        return 0;
+    const int n = metrics_http_path(k->c, socket, http, sizeof http);
+    if (n < 0 || (size_t)n >= sizeof http)
+        http[0] = 0;
+    int r = not_at(k, "metrics_socket", http, socket, clients);
+    if (r == 0)
+        r = not_at(k, "metrics_textfile", file, socket, clients);
+    return r == 0 ? not_at(k, "metrics_textfile", file, http, metrics) : r;
 }
 
 static int choose_tier(struct checking *k, enum dk_tier *ret)
@@ -150,6 +187,8 @@ int config_check_values(struct config *c, struct config_faults *faults, struct e
     int r = check_numbers(&k);
     if (r == 0)
         r = choose_tier(&k, &c->tier);
+    if (r == 0)
+        r = check_apart(&k);
     for (size_t i = 0; i < c->n_models && r == 0; i++) {
         struct model_config_entry *m = &c->models[i];
         r = finish_model(&k, c, m);
@@ -166,6 +205,26 @@ int config_check_values(struct config *c, struct config_faults *faults, struct e
 
 /* ---- paths --------------------------------------------------------------------------------------- */
 
+/* What the engine says before it takes memory; faults that are told already are left out, and `auto` takes what it finds. */
+static int check_engine(struct checking *k, const struct model_config_entry *m,
+                        struct model_file *f)
+{
+    struct engine_config e = m->engine;
+    const char *key = "path";
+    const bool told = device_check(m->device, k->err) < 0;
+    e.device = told || strcmp(m->device, "auto") == 0 ? "cpu" : m->device;
+    e.fast = e.fast && !e.exact && !told;
+    e.memory_limit = k->c->memory_limit;
+    *k->err = (struct error){0};
+    if (engine_check(f, &e, &key, k->err) == 0)
+        return 0;
+    if (strcmp(key, "memory_limit") != 0)
+        return model_fault(k, m, key);
+    const int code = k->err->code;
+    return code == DEDIT_E_NOMEM ? code
+                                 : key_fault(k, code, key, "[model %s]: %s", m->name, k->err->msg);
+}
+
 /* A model and the drafter that is named for it, as loading opens them; one that lies beside it is left out when it is
  * wrong, so it is no fault. */
 static int check_model(struct checking *k, const struct model_config_entry *m)
@@ -181,9 +240,11 @@ static int check_model(struct checking *k, const struct model_config_entry *m)
             r = model_fault(k, m, "drafter");
         return r;
     }
-    return names_drafter(m) && drafter_file_open(m->drafter, model_file_config(f), &d, k->err) < 0
+    int r = check_engine(k, m, f);
+    return r == 0 && names_drafter(m) &&
+                   drafter_file_open(m->drafter, model_file_config(f), &d, k->err) < 0
                ? model_fault(k, m, "drafter")
-               : 0;
+               : r;
 }
 
 static int folder_fault(struct checking *k, const char *key, const char *folder, int mode)
@@ -216,24 +277,83 @@ static int made_fault(struct checking *k, const char *key, const char *path, siz
     return folder_fault(k, key, folder.s, W_OK | X_OK);
 }
 
+/* A socket is made there: what is no socket stays. */
+static int socket_fault(struct checking *k, const char *key, const char *path)
+{
+    struct stat st;
+    int r = made_fault(k, key, path, WIRE_MAX_PATH);
+    return r == 0 && path && lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode)
+               ? key_fault(k, DEDIT_E_BUSY, key, "%s: exists and is no socket", path)
+               : r;
+}
+
+static bool in_group(gid_t group)
+{
+    gid_t list[NGROUPS_MAX];
+    bool is = geteuid() == 0 || getegid() == group;
+    const int n = getgroups(NGROUPS_MAX, list);
+    for (int i = 0; i < n; i++)
+        is |= list[i] == group;
+    return is;
+}
+
+/* The socket of clients, where the daemon makes it: systemd's has its path and its rights from the unit. */
+static int check_socket(struct checking *k)
+{
+    const struct config *c = k->c;
+    char path[LISTENER_PATH];
+    int r = listener_inherited(path, true, k->err);
+    if (r != 0)
+        return r < 0 ? config_tell(k->faults, r, NULL, k->err) : 0;
+    r = socket_fault(k, "socket", c->socket_path);
+    const struct group *g = c->socket_group ? getgrnam(c->socket_group) : NULL;
+    if (r == 0 && c->socket_group && !g)
+        return key_fault(k, DEDIT_E_NOT_FOUND, "socket_group", "there is no group %s",
+                         c->socket_group);
+    return r == 0 && g && !in_group(g->gr_gid)
+               ? key_fault(k, DEDIT_E_DENIED, "socket_group", "user %u is not in the group %s",
+                           (unsigned)geteuid(), c->socket_group)
+               : r;
+}
+
+static int check_loop(struct checking *k)
+{
+    struct error why = {0};
+    struct loop *l = NULL;
+    int r = k->c->event_loop == LOOP_AUTO ? 0 : loop_new(k->c->event_loop, &l, &why, k->err);
+    loop_free(l);
+    return r < 0 ? key_fault(k, r, "event_loop", "%s", k->err->msg) : 0;
+}
+
+/* A start says what these are about, if at all, and goes on. */
+static int check_optional(struct checking *k)
+{
+    const struct config *c = k->c;
+    const size_t dir = number_of(daemon_options, n_daemon_options, "model_dir");
+    struct stat st;
+    k->warn = true;
+    int r = made_fault(k, "metrics_textfile", c->metrics_textfile, SIZE_MAX);
+    if (r == 0 && c->metrics_textfile && stat(c->metrics_textfile, &st) == 0 && S_ISDIR(st.st_mode))
+        r = key_fault(k, DEDIT_E_IO, "metrics_textfile", "%s: is a folder", c->metrics_textfile);
+    if (r == 0 && c->origins[dir].file)
+        r = folder_fault(k, "model_dir", c->model_dir, R_OK | X_OK);
+    /* Made where it is not there. */
+    if (r == 0 && c->costs_dir && strcmp(c->costs_dir, "none") != 0 && stat(c->costs_dir, &st) == 0)
+        r = folder_fault(k, "costs_dir", c->costs_dir, W_OK | X_OK);
+    k->warn = false;
+    return r;
+}
+
 int config_check_paths(const struct config *c, struct config_faults *faults, struct error *err)
 {
     struct checking k = {.c = c, .faults = faults, .err = err};
-    const size_t dir = number_of(daemon_options, n_daemon_options, "model_dir");
-    struct stat st;
-    int r = made_fault(&k, "socket", c->socket_path, WIRE_MAX_PATH);
+    int r = check_socket(&k);
     if (r == 0)
-        r = made_fault(&k, "metrics_socket", c->metrics_socket, WIRE_MAX_PATH);
+        r = socket_fault(&k, "metrics_socket", c->metrics_socket);
     if (r == 0)
-        r = made_fault(&k, "metrics_textfile", c->metrics_textfile, SIZE_MAX);
-    if (r == 0 && c->socket_group && !getgrnam(c->socket_group))
-        r = key_fault(&k, DEDIT_E_NOT_FOUND, "socket_group", "there is no group %s",
-                      c->socket_group);
-    if (r == 0 && c->origins[dir].file)
-        r = folder_fault(&k, "model_dir", c->model_dir, R_OK | X_OK);
-    /* Made where it is not there. */
-    if (r == 0 && c->costs_dir && strcmp(c->costs_dir, "none") != 0 && stat(c->costs_dir, &st) == 0)
-        r = folder_fault(&k, "costs_dir", c->costs_dir, W_OK | X_OK);
+        r = check_loop(&k);
+    if (r == 0)
+        r = check_optional(&k);
     for (size_t i = 0; i < c->n_models && r == 0; i++)
         r = check_model(&k, &c->models[i]);
     return r;
