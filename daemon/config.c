@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/options.h"
 #include "base/strbuf.h"
 #include "daemon/config-internal.h"
 #include "daemon/config-values.h"
@@ -200,6 +201,7 @@ static int read_flags(struct config *c, int argc, char **argv, bool values, cons
                       struct error *err)
 {
     _cleanup_(flags_done) struct flags f = {0};
+    char buf[4];
     int r = flags_init(&f) < 0 ? ERR_NOMEM(err) : 0;
     optind = 0; /* start again */
     opterr = 0;
@@ -207,10 +209,11 @@ static int read_flags(struct config *c, int argc, char **argv, bool values, cons
         int v = getopt_long(argc, argv, ":", f.list, NULL);
         if (v == -1)
             break;
-        if (v == '?' || v == ':')
-            return ERR(err, INVALID,
-                       v == ':' ? "%s: needs a value" : "%s: unknown option, see --help",
-                       argv[optind - 1]);
+        if (v == ':')
+            return ERR(err, INVALID, "%s: needs a value", argv[optind - 1]);
+        if (v == '?')
+            return ERR(err, INVALID, "%s: unknown option, see --help",
+                       option_refused(argv, ":", buf));
         if (v == FLAG_HELP)
             *ret_action = CONFIG_HELP;
         else if (v == FLAG_VERSION)

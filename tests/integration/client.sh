@@ -494,6 +494,9 @@ in_bash() {
 ok 'completion in bash' in_bash
 
 ok 'a wrong option names the nearest' fails 2 'did you mean --temperature' "$client" generate --temprature 1 hi
+for o in -Z -Zq -qZ -qZq; do
+    ok "a wrong letter in $o is named" fails 2 '^dedit-client ping: -Z: unknown option' "$client" ping --socket "$scratch/s" $o
+done
 ok 'a wrong command names the nearest' fails 2 'did you mean generate' "$client" generat hi
 ok 'a missing value' fails 2 'needs a value' "$client" generate hi --seed
 ok 'a value that is no number' fails 2 'seed' "$client" generate --seed x hi

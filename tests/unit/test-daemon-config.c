@@ -210,6 +210,8 @@ START_TEST(wrong_flags_are_named)
     static const struct {
         const char *flag, *words;
     } bad[] = {{"--thread-count=1", "--thread-count=1: unknown option"},
+               {"-q", "-q: unknown option"},
+               {"-xy", "-x: unknown option"},
                {"--threads=x", "command line: threads"},
                {"what", "what: unexpected argument"},
                {"--socket=/a\n[x]", "socket"},
