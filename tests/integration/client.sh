@@ -184,6 +184,16 @@ batch_of_a_folder() {
     done
 }
 ok 'a folder is no input' batch_of_a_folder
+# What other programs put into JSON: told in words; the other lines are done.
+batch_strange() {
+    printf '\357\273\277{"prompt": "hi"}\n{"prompt": "a\\u0000b"}\n{"messages": [{"role": "user", "content": "\\u0000"}]}\n{"a\\u0000": 1, "prompt": "hi"}\n{"prompt": "hi"}\n' > "$scratch/strange"
+    status 1 "$client" batch --raw --quiet -n 2 "$scratch/strange" && [ "$(wc -l < "$scratch/out")" -eq 5 ] &&
+        sed -n 1p "$scratch/out" | grep -q '"message":"the line begins with a byte order mark (EF BB BF), which JSON has not"' &&
+        [ "$(sed -n 2,4p "$scratch/out" | grep -c -F '"message":"a string has \\u0000, which no request can hold"')" -eq 3 ] && sed -n 5p "$scratch/out" | grep -q '"text":' || return 1
+    # A trace may hold any token.
+    printf '{"trace":1,"model":"m","method":"ar","prompt":"\\u0000"}\n' > "$scratch/strange" && "$client" trace-html "$scratch/strange" > "$scratch/out" && grep -q -F '\u0000' "$scratch/out"
+}
+ok 'byte order marks and NULs in JSON' batch_strange
 resume() {
     head -n 17 "$scratch/out1" > "$scratch/part"
     printf '{"line":18,"te' >> "$scratch/part"
