@@ -154,7 +154,7 @@ static void keep_mode(int fd, const char *path)
         (void)fchmod(fd, st.st_mode & 0777);
 }
 
-/* 0: path is that file.  1: it has the name tmp, to be renamed.  -1 with errno. */
+/* As write_new(), of a file that is written. */
 static int name_unnamed(int fd, char *tmp, size_t cap, const char *path)
 {
     struct stat st;
@@ -167,24 +167,27 @@ static int name_unnamed(int fd, char *tmp, size_t cap, const char *path)
         if (r < 0 && errno != EEXIST)
             break;
     }
-    return r < 0 ? -1 : 1;
+    return r < 0 ? 2 : 1;
 }
 
-/* As name_unnamed(); 2: it cannot be done so. */
-static int write_unnamed(char *tmp, size_t cap, const char *path, const struct iovec *parts,
-                         size_t n)
+/* Writes a new file, which has a name from the start, or from its end on.  0: path is that file.  1: it has the name
+ * tmp, to be renamed.  2: there is no such file without a name, or it cannot be given one: without /proc, in a sandbox,
+ * on some file systems; what stands against any name is told by the other way. */
+static int write_new(bool named, char *tmp, size_t cap, const char *path, const struct iovec *parts,
+                     size_t n, struct error *err)
 {
-    _cleanup_fd_ int fd = open_unnamed(path);
+    _cleanup_fd_ int fd = named ? open_named(tmp, cap, path) : open_unnamed(path);
     if (fd < 0)
-        return 2;
+        return named ? ERR(err, IO, "%s: cannot write: no file can be made beside it: %s", path,
+                           strerror(errno))
+                     : 2;
     keep_mode(fd, path);
-    if (write_parts(fd, parts, n) < 0)
-        return -1;
-    const int r = name_unnamed(fd, tmp, cap, path);
-    return r < 0 && (errno == ENOENT || errno == EPERM || errno == EACCES || errno == ENOSYS ||
-                     errno == EOPNOTSUPP)
-               ? 2 /* no /proc, or a sandbox */
-               : r;
+    if (write_parts(fd, parts, n) == 0)
+        return named ? 1 : name_unnamed(fd, tmp, cap, path);
+    ERR(err, IO, "%s: cannot write: %s", path, strerror(errno));
+    if (named)
+        (void)unlink(tmp);
+    return DEDIT_E_IO;
 }
 
 int file_write_parts(const char *path, const struct iovec *parts, size_t n, struct error *err)
@@ -197,29 +200,15 @@ int file_write_parts(const char *path, const struct iovec *parts, size_t n, stru
     _cleanup_free_ char *tmp = mem_alloc(cap);
     if (!tmp)
         return ERR_NOMEM(err);
-    int r = write_unnamed(tmp, cap, path, parts, n);
-    if (r == 2) {
-        _cleanup_fd_ int fd = open_named(tmp, cap, path);
-        if (fd < 0)
-            return ERR(err, IO, "%s: cannot write: no file can be made beside it: %s", path,
-                       strerror(errno));
-        keep_mode(fd, path);
-        r = 1;
-        if (write_parts(fd, parts, n) < 0) {
-            r = -1;
-            const int saved = errno;
-            (void)unlink(tmp);
-            errno = saved;
-        }
-    }
+    int r = write_new(false, tmp, cap, path, parts, n, err);
+    if (r == 2)
+        r = write_new(true, tmp, cap, path, parts, n, err);
     if (r == 1 && rename(tmp, path) < 0) {
-        r = -1;
-        const int saved = errno;
+        r = ERR(err, IO, "%s: cannot write: %s", path, strerror(errno));
         (void)unlink(tmp);
-        errno = saved;
     }
     if (r < 0)
-        return ERR(err, IO, "%s: cannot write: %s", path, strerror(errno));
+        return r;
     snprintf(tmp, cap, "%s", path);
     sync_folder_of(tmp);
     return 0;

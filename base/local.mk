@@ -15,6 +15,8 @@ libdedit_base_a_SOURCES = \
 	%D%/file.c \
 	%D%/hash.c \
 	%D%/hash.h \
+	%D%/line.c \
+	%D%/line.h \
 	%D%/log.c \
 	%D%/log.h \
 	%D%/mapguard.c \

@@ -8,6 +8,7 @@
 #include "base/parse.h"
 
 enum { OPT_HELP = 256 };
+#define LETTERS ":h"
 
 /* ---- names --------------------------------------------------------------------------------------- */
 
@@ -70,13 +71,29 @@ static const char *nearest(const struct option_def *const *groups, const char *g
 
 /* ---- reading ------------------------------------------------------------------------------------- */
 
+const char *option_refused(char **argv, const char *letters, char buf[4])
+{
+    /* 0: a long one that is unknown; a known letter: the long one of that number, with a value that it has not. */
+    if (optopt == 0 || optopt > 255 || (optopt != ':' && strchr(letters, optopt)))
+        return argv[optind - 1];
+    if (optopt > ' ' && optopt < 0x7f) {
+        memcpy(buf, "-x", 3);
+        buf[1] = (char)optopt;
+        return buf;
+    }
+    /* Of several bytes, of which getopt_long() knows nothing: the word, at which it still is or is not any more. */
+    const char *word = argv[optind];
+    return word && word[0] == '-' && strchr(word, optopt) ? word : argv[optind - 1];
+}
+
 static int refuse(const struct option_def *const *groups, int id, char **argv, struct error *err)
 {
-    const char *given = argv[optind - 1];
+    char buf[4];
     if (id == ':')
-        return ERR(err, INVALID, "option %s needs a value", given);
+        return ERR(err, INVALID, "option %s needs a value", argv[optind - 1]);
     if (optopt >= 256 && find(groups, optopt))
         return ERR(err, INVALID, "option --%s takes no value", find(groups, optopt)->name);
+    const char *given = option_refused(argv, LETTERS, buf);
     const char *near = nearest(groups, given);
     if (near)
         return ERR(err, INVALID, "option %s is unknown or ambiguous; did you mean --%s?", given,
@@ -100,7 +117,7 @@ int options_read(const struct option_def *const *groups, int argc, char **argv, 
     optind = 1;
     for (;;) {
         /* Arguments may stand before options; getopt_long moves them to the end. */
-        int id = getopt_long(argc, argv, ":h", list, NULL);
+        int id = getopt_long(argc, argv, LETTERS, list, NULL);
         if (id == -1)
             break;
         if (id == OPT_HELP || id == 'h')

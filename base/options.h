@@ -27,6 +27,9 @@ typedef int (*option_set_fn)(void *ctx, int id, const char *arg, struct error *e
  * argv is put in order).  1: help is asked for.  Negative: a line that names the option, for the user. */
 int options_read(const struct option_def *const *groups, int argc, char **argv, option_set_fn set,
                  void *ctx, int *ret_first, struct error *err);
+/* What getopt_long() has just refused as unknown: "-x", or the word as it was given ("--thred=1").  letters: those that are
+ * known, as getopt_long() got them.  In buf, or of argv. */
+const char *option_refused(char **argv, const char *letters, char buf[4]);
 /* The tables as --help shows them, each after an empty line. */
 int options_help(const struct option_def *const *groups, struct strbuf *out);
 

@@ -3,7 +3,7 @@
  * dedit-client add: a model, or the drafter of one, into the model store.  It is read and checked as
  * the daemon would do it, copied into the folder .NAME.adding, and hashed on the way.  The model and
  * NAME.sha256, which is what `sha256sum -c` reads, appear when all of it is there; nothing that is
- * there already is touched.
+ * there already is touched, but for sums whose model is gone.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -113,6 +113,8 @@ static int copy_folder(struct adding *a)
             status = copy_file(a, from.s, to.s, name.s);
     }
     closedir(d);
+    if (status == CLI_OK)
+        store_sync_folder(a->stage.item.s);
     return status;
 }
 
@@ -144,6 +146,11 @@ static int check_source(struct adding *a)
                : CLI_OK;
 }
 
+static const char *drafter_end(const struct adding *a)
+{
+    return a->folder ? DRAFTER_END_FOLDER : DRAFTER_END_FILE;
+}
+
 static int check_name(const struct adding *a)
 {
     const char *rule = NULL;
@@ -153,17 +160,15 @@ static int check_name(const struct adding *a)
         rule = "must be UTF-8 without control characters";
     else if (store_ends_with(a->name, ".sha256"))
         rule = "must not end in .sha256, as the files with sums do";
-    else if (!a->drafter &&
-             (store_ends_with(a->name, ".drafter") || store_ends_with(a->name, ".drafter.gguf")))
+    else if (!a->drafter && store_is_drafter(a->name))
         rule = "ends as a drafter's does, and this is none";
-    else if (a->drafter && !store_ends_with(a->name, a->folder ? ".drafter" : ".drafter.gguf"))
-        rule = a->folder ? "must be MODEL.drafter: a drafter lies beside its model"
-                         : "must be MODEL.drafter.gguf: a drafter lies beside its model";
-    else if (a->drafter &&
-             store_ends_with(a->name, a->folder ? ".gguf.drafter" : ".gguf.drafter.gguf"))
-        rule =
-            "must be MODEL without .gguf before what a drafter ends in: that of x.gguf is x.drafter, or "
-            "x.drafter.gguf";
+    else if (a->drafter && !store_ends_with(a->name, drafter_end(a)))
+        rule = a->folder ? "must be MODEL" DRAFTER_END_FOLDER ": a drafter lies beside its model"
+                         : "must be MODEL" DRAFTER_END_FILE ": a drafter lies beside its model";
+    else if (a->drafter && store_ends_with(a->name, a->folder ? ".gguf" DRAFTER_END_FOLDER
+                                                              : ".gguf" DRAFTER_END_FILE))
+        rule = "must be MODEL without .gguf before what a drafter ends in: that of x.gguf is "
+               "x" DRAFTER_END_FOLDER ", or x" DRAFTER_END_FILE;
     return rule ? cli_usage_error(a->c, "--name: \"%s\" %s", a->name, rule) : CLI_OK;
 }
 
@@ -187,8 +192,7 @@ static int check_drafter_of(struct adding *a, const char *drafter, const char *m
 /* A drafter lies beside NAME.gguf and the folder NAME: it must be that of each which is there. */
 static int check_drafter(struct adding *a)
 {
-    const char *end = a->folder ? ".drafter" : ".drafter.gguf",
-               *other = a->folder ? ".drafter.gguf" : ".drafter";
+    const char *end = drafter_end(a), *other = a->folder ? DRAFTER_END_FILE : DRAFTER_END_FOLDER;
     const size_t n = strlen(a->name) - strlen(end);
     _cleanup_strbuf_ struct strbuf path = {0};
     int found = 0, status = CLI_OK;
@@ -219,11 +223,10 @@ static int check_drafter(struct adding *a)
 /* What the daemon will find beside the model. */
 static int check_beside(struct adding *a)
 {
-    static const char *const ends[] = {".drafter.gguf", ".drafter"};
     int status = CLI_OK;
-    for (size_t i = 0; i < ARRAY_LEN(ends) && status == CLI_OK; i++) {
+    for (size_t i = 0; i < ARRAY_LEN(DRAFTER_ENDS) && status == CLI_OK; i++) {
         _cleanup_strbuf_ struct strbuf path = {0};
-        if (store_member(&path, a->store.s, a->name, store_stem(a->name), ends[i]) < 0)
+        if (store_member(&path, a->store.s, a->name, store_stem(a->name), DRAFTER_ENDS[i]) < 0)
             return cli_fail_text(a->c, CLI_FAILED, "out of memory");
         if (!store_has(path.s))
             continue;
@@ -257,11 +260,47 @@ static int is_free(struct adding *a, const char *path)
                            : cli_fail_text(a->c, CLI_FAILED, "%s: %s", path, strerror(errno));
 }
 
+/* Whether a text is what add writes for this name: lines "HASH  NAME" and "HASH  NAME/FILE". */
+static bool is_sums_of(const char *text, const char *name)
+{
+    const size_t n = strlen(name);
+    const char *s = text, *end;
+    for (; (end = strchr(s, '\n')); s = end + 1) {
+        const char *after = s + 66 + n;
+        if (strspn(s, "0123456789abcdef") != 64 || strncmp(s + 64, "  ", 2) != 0 ||
+            strncmp(s + 66, name, n) != 0 || (*after != '\n' && *after != '/'))
+            return false;
+    }
+    return s != text && !*s;
+}
+
+/* Sums whose model somebody removed by other means are in nobody's way; another file of that name is. */
+static int look_at_sums(struct adding *a)
+{
+    enum { MAX_SUMS = 1 << 20 };
+    const char *path = a->stage.to_sums.s;
+    _cleanup_free_ char *text = NULL;
+    struct error e = {0};
+    struct stat st;
+    if (lstat(path, &st) < 0)
+        return errno == ENOENT ? CLI_OK
+                               : cli_fail_text(a->c, CLI_FAILED, "%s: %s", path, strerror(errno));
+    a->stage.stray = S_ISREG(st.st_mode) && file_read(path, MAX_SUMS, &text, NULL, &e) == 0 &&
+                     is_sums_of(text, a->name);
+    if (!a->stage.stray)
+        return cli_fail_text(a->c, CLI_FAILED,
+                             "%s: exists already, and is not what add writes for %s", path,
+                             a->name);
+    if (!a->c->json && !a->c->quiet)
+        fprintf(stderr, "%s is of a model that is gone, and is replaced\n", path);
+    return CLI_OK;
+}
+
 static int add_locked(struct adding *a)
 {
     int status = is_free(a, a->stage.to.s);
     if (status == CLI_OK)
-        status = is_free(a, a->stage.to_sums.s);
+        status = look_at_sums(a);
     if (status != CLI_OK)
         return status;
     status = a->folder ? copy_folder(a) : copy_file(a, a->from, a->stage.item.s, a->name);

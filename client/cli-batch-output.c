@@ -13,16 +13,8 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/line.h"
 #include "client/cli-batch.h"
-
-long batch_next_line(FILE *in, char **line, size_t *cap)
-{
-    long n;
-    do
-        n = getline(line, cap, in);
-    while (n >= 0 && strspn(*line, " \t\r\n") == (size_t)n);
-    return n;
-}
 
 /* ---- results that are there -------------------------------------------------------------------- */
 
@@ -80,9 +72,10 @@ static int read_results(const struct cli *c, struct batch_output *o)
     char *line = NULL;
     size_t cap = 0, bad = 0;
     bool room = true;
-    ssize_t n;
+    struct error e = {0};
+    long n = 0;
     rewind(o->f);
-    while (room && !bad && (n = getline(&line, &cap, o->f)) > 0) {
+    while (room && !bad && (n = line_read(o->f, o->path, &line, &cap, &e)) > 0) {
         if (!is_result(line, (size_t)n, o->done + 1))
             bad = o->done + 1;
         else if (line[n - 1] == '\n')
@@ -96,8 +89,9 @@ static int read_results(const struct cli *c, struct batch_output *o)
                              "--output: %s:%zu is not result %zu of a batch; the file is left as "
                              "it is",
                              o->path, bad, bad);
-    return ferror(o->f) ? cli_fail_text(c, CLI_FAILED, "--output: %s: %s", o->path, strerror(errno))
-                        : CLI_OK;
+    /* What could not be read is not cut off as if it were not there. */
+    return n < 0 ? cli_fail_text(c, CLI_FAILED, "--output: %s; the file is left as it is", e.msg)
+                 : CLI_OK;
 }
 
 int batch_output_open(const struct cli *c, const char *path, struct batch_output *ret)
@@ -135,8 +129,13 @@ static int check_lines(const struct cli *c, const struct batch_output *o, FILE *
     size_t cap = 0;
     int status = CLI_OK;
     for (size_t i = 0; i < o->done && status == CLI_OK; i++) {
-        const long n = batch_next_line(in, &line, &cap);
+        struct error e = {0};
+        const long n = line_read_next(in, in_path, &line, &cap, &e);
         if (n < 0) {
+            status = cli_fail_text(c, CLI_FAILED, "%s", e.msg);
+            break;
+        }
+        if (n == 0) {
             status = cli_fail_text(c, CLI_FAILED,
                                    "--output: %s has %zu results, and %s has %zu requests: it "
                                    "belongs to another input, and is left as it is",
@@ -156,7 +155,7 @@ static int check_lines(const struct cli *c, const struct batch_output *o, FILE *
 
 int batch_output_resume(const struct cli *c, struct batch_output *o, FILE *in, const char *in_path)
 {
-    int status = check_lines(c, o, in, strcmp(in_path, "-") == 0 ? "standard input" : in_path);
+    int status = check_lines(c, o, in, in_path);
     if (status != CLI_OK || !o->regular)
         return status;
     if (ftruncate(fileno(o->f), o->good) < 0 || fseek(o->f, 0, SEEK_END) < 0)

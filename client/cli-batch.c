@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/line.h"
 #include "base/strbuf.h"
 #include "client/cli-batch.h"
 #include "client/cli.h"
@@ -32,6 +33,8 @@ struct batch {
     struct cli *c;
     struct dedit_client *d;
     FILE *in;
+    const char *in_name;    /* for messages */
+    struct error in_failed; /* why it could not be read to its end */
     struct batch_output output;
     struct item *window; /* ring of items in order: [first, next) */
     size_t parallel, first, next;
@@ -75,15 +78,15 @@ static void submit(struct batch *b, struct item *it, uint64_t seed)
     batch_request_done(&q);
 }
 
-/* Reads and submits one line; false at the end of the input. */
+/* Reads and submits one line; false at the end of what can be read. */
 static bool feed(struct batch *b)
 {
     char *line = NULL;
     size_t cap = 0;
     uint64_t seed = 0;
     json_error_t je;
-    const long n = batch_next_line(b->in, &line, &cap);
-    if (n < 0) {
+    const long n = line_read_next(b->in, b->in_name, &line, &cap, &b->in_failed);
+    if (n <= 0) {
         free(line);
         b->end = true;
         return false;
@@ -199,21 +202,35 @@ static void progress(const struct batch *b, bool last)
         fputc('\n', stderr);
 }
 
-/* Lines that are not empty; 0 when the input is no file that can be read twice. */
+/* Lines that are not empty; 0 when the input is no file that can be read twice, or cannot be read. */
 static size_t count_lines(FILE *f)
 {
     struct stat st;
+    struct error e = {0};
     char *line = NULL;
     size_t cap = 0, lines = 0;
-    ssize_t n;
+    long n;
     if (fstat(fileno(f), &st) < 0 || !S_ISREG(st.st_mode))
         return 0;
     off_t at = ftello(f);
-    while ((n = getline(&line, &cap, f)) >= 0)
-        lines += strspn(line, " \t\r\n") != (size_t)n;
+    while ((n = line_read_next(f, "", &line, &cap, &e)) > 0)
+        lines++;
     free(line);
     clearerr(f);
-    return at >= 0 && fseeko(f, at, SEEK_SET) == 0 ? lines : 0;
+    return n == 0 && at >= 0 && fseeko(f, at, SEEK_SET) == 0 ? lines : 0;
+}
+
+/* A folder can be opened as well, and is told here: its first line would be read after all was made for it. */
+static int open_input(struct batch *b, const char *in)
+{
+    struct stat st;
+    b->in = strcmp(in, "-") == 0 ? stdin : fopen(in, "re");
+    b->in_name = b->in == stdin ? "standard input" : in;
+    if (!b->in)
+        return cli_fail_text(b->c, CLI_FAILED, "%s: %s", in, strerror(errno));
+    return fstat(fileno(b->in), &st) == 0 && S_ISDIR(st.st_mode)
+               ? cli_fail_text(b->c, CLI_FAILED, "%s: is a directory, not a file", b->in_name)
+               : CLI_OK;
 }
 
 static int open_files(struct batch *b)
@@ -223,14 +240,13 @@ static int open_files(struct batch *b)
     /* Answers that are appended to what is read would be read. */
     if (!cli_apart(c, out ? "--output" : "standard output", out ? out : "/dev/stdout", in))
         return CLI_USAGE;
-    b->in = strcmp(in, "-") == 0 ? stdin : fopen(in, "r");
-    if (!b->in)
-        return cli_fail_text(c, CLI_FAILED, "%s: %s", in, strerror(errno));
-    if (b->tty && !c->quiet)
+    int status = open_input(b, in);
+    if (status == CLI_OK && b->tty && !c->quiet)
         b->total = count_lines(b->in);
-    int status = batch_output_open(c, out, &b->output);
     if (status == CLI_OK)
-        status = batch_output_resume(c, &b->output, b->in, in);
+        status = batch_output_open(c, out, &b->output);
+    if (status == CLI_OK)
+        status = batch_output_resume(c, &b->output, b->in, b->in_name);
     b->first = b->next = b->skip = b->output.done;
     return status;
 }
@@ -306,6 +322,8 @@ int cli_batch(struct cli *c)
         status = work(&b);
         cli_catch_interrupt(false);
         progress(&b, true);
+        if (status == CLI_OK && b.in_failed.code)
+            status = cli_fail_text(c, CLI_FAILED, "%s", b.in_failed.msg);
         if (status == CLI_OK && b.failed + b.output.failed)
             status = CLI_FAILED;
     }

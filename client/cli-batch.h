@@ -43,9 +43,7 @@ struct batch_output {
 };
 /* Opens, locks and reads it; prints what is wrong, as all of these. */
 int batch_output_open(const struct cli *c, const char *path, struct batch_output *ret);
-/* Reads as many lines of the input as there are results, which must answer them; then a torn last line is cut off. */
+/* Reads as many lines of the input as there are results, which must answer them; then a torn last line is cut off.  in_path
+ * is how messages call it. */
 int batch_output_resume(const struct cli *c, struct batch_output *o, FILE *in, const char *in_path);
 int batch_output_close(const struct cli *c, struct batch_output *o, int status);
-
-/* The next line that is not empty, as getline() does it; -1 at the end. */
-long batch_next_line(FILE *in, char **line, size_t *cap);

@@ -13,6 +13,7 @@
 #endif
 
 #include "base/alloc.h"
+#include "base/line.h"
 #include "base/strbuf.h"
 #include "client/cli.h"
 
@@ -171,7 +172,7 @@ static int command(struct talk *t, const char *line)
 
 struct lines {
     bool edit; /* a terminal, with line editing */
-    char *buf; /* getline's */
+    char *buf; /* the C library's */
     size_t cap;
     char *history;
 };
@@ -222,9 +223,9 @@ static void lines_init(struct lines *l, const struct cli *c)
 #endif
 }
 
-/* The next line without its end, or NULL; valid until the next call.  On a terminal Ctrl-C gives an
- * empty line: what was typed is dropped, the program goes on. */
-static const char *next_line(struct lines *l, bool prompt)
+/* The next line without its end, or NULL, with a code in *err when it could not be read; valid until the next call.
+ * On a terminal Ctrl-C gives an empty line: what was typed is dropped, the program goes on. */
+static const char *next_line(struct lines *l, bool prompt, struct error *err)
 {
 #if HAVE_LIBEDIT
     if (l->edit) {
@@ -246,8 +247,8 @@ static const char *next_line(struct lines *l, bool prompt)
         fputs("> ", stdout);
         fflush(stdout);
     }
-    ssize_t n = getline(&l->buf, &l->cap, stdin);
-    if (n < 0)
+    long n = line_read(stdin, "standard input", &l->buf, &l->cap, err);
+    if (n <= 0)
         return NULL;
     while (n > 0 && (l->buf[n - 1] == '\n' || l->buf[n - 1] == '\r'))
         l->buf[--n] = 0;
@@ -268,6 +269,7 @@ int cli_chat(struct cli *c)
 {
     struct talk t = {.c = c};
     struct lines l;
+    struct error e = {0};
     int status = CLI_OK;
     bool terminal = isatty(STDIN_FILENO) && !c->json;
 
@@ -283,7 +285,7 @@ int cli_chat(struct cli *c)
         return cli_fail_text(c, CLI_FAILED, "out of memory");
     }
     lines_init(&l, c);
-    for (const char *line; status != CLI_NO_DAEMON && (line = next_line(&l, terminal));) {
+    for (const char *line; status != CLI_NO_DAEMON && (line = next_line(&l, terminal, &e));) {
         struct strbuf text = {0};
         if (!*line)
             continue;
@@ -304,6 +306,8 @@ int cli_chat(struct cli *c)
             status = CLI_OK; /* the next question may go better */
     }
     lines_done(&l);
+    if (e.code)
+        status = cli_fail_text(c, CLI_FAILED, "%s", e.msg);
     if (terminal)
         fputc('\n', stdout);
     forget(&t, 0);

@@ -118,6 +118,19 @@ static char *find_seed(char *line, size_t n, size_t *ret_len)
     return found;
 }
 
+/* What jansson says of these is of no help. */
+static void explain(const char *line, size_t n, json_error_t *e)
+{
+    const enum json_error_code code = json_error_code(e);
+    const char *text = NULL;
+    if (n >= 3 && memcmp(line, "\xef\xbb\xbf", 3) == 0)
+        text = "the line begins with a byte order mark (EF BB BF), which JSON has not";
+    else if (code == json_error_null_character || code == json_error_null_byte_in_key)
+        text = "a string has \\u0000, which no request can hold";
+    if (text)
+        snprintf(e->text, sizeof e->text - 1, "%s", text); /* its last byte is the code */
+}
+
 json_t *cli_load_line(char *line, size_t n, uint64_t *ret_seed, json_error_t *ret_error)
 {
     json_t *j = json_loadb(line, n, 0, ret_error);
@@ -125,6 +138,8 @@ json_t *cli_load_line(char *line, size_t n, uint64_t *ret_seed, json_error_t *re
     uint64_t seed = 0;
     char digits[24];
     *ret_seed = 0;
+    if (!j)
+        explain(line, n, ret_error);
     if (j || json_error_code(ret_error) != json_error_numeric_overflow)
         return j;
     char *at = find_seed(line, n, &len);

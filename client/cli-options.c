@@ -368,7 +368,8 @@ int cli_parse(struct cli *c, int argc, char **argv, bool *ret_help)
         if (v == ':')
             return cli_usage_error(c, "%s needs a value", argv[optind - 1]);
         if (v == '?') {
-            const char *word = argv[optind - 1];
+            char buf[4];
+            const char *word = option_refused(argv, letters, buf);
             const char *near = strncmp(word, "--", 2) == 0 ? nearest_option(k, word + 2) : NULL;
             return near ? cli_usage_error(c, "%s: unknown option; did you mean --%s?", word, near)
                         : cli_usage_error(c, "%s: unknown option; see --help", word);

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "client/cli-store.h"
+#include "engine/drafter_file.h"
 
 struct removing {
     struct cli *c;
@@ -12,11 +13,6 @@ struct removing {
     struct strbuf store;
     json_t *removed, *kept;
 };
-
-static bool is_drafter(const char *name)
-{
-    return store_ends_with(name, ".drafter") || store_ends_with(name, ".drafter.gguf");
-}
 
 static int remove_one(struct removing *r, const char *name)
 {
@@ -43,16 +39,15 @@ static int is_shared(struct removing *r, bool *ret)
 
 static int remove_drafters(struct removing *r)
 {
-    static const char *const ends[] = {".drafter.gguf", ".drafter"};
     const size_t n = store_stem(r->name);
     const bool file = r->name[n] != 0; /* NAME ends in .gguf */
     bool shared = false;
     int status = is_shared(r, &shared);
     const char *whose = file != shared ? ".gguf" : "";
-    for (size_t i = 0; i < ARRAY_LEN(ends) && status == CLI_OK; i++) {
+    for (size_t i = 0; i < ARRAY_LEN(DRAFTER_ENDS) && status == CLI_OK; i++) {
         _cleanup_strbuf_ struct strbuf path = {0}, name = {0};
-        if (store_member(&path, r->store.s, r->name, n, ends[i]) < 0 ||
-            strbuf_addf(&name, "%.*s%s", (int)n, r->name, ends[i]) < 0)
+        if (store_member(&path, r->store.s, r->name, n, DRAFTER_ENDS[i]) < 0 ||
+            strbuf_addf(&name, "%.*s%s", (int)n, r->name, DRAFTER_ENDS[i]) < 0)
             return cli_fail_text(r->c, CLI_FAILED, "out of memory");
         if (!store_has(path.s))
             continue;
@@ -89,7 +84,7 @@ static int remove_all(struct removing *r)
         return status;
     }
     /* Drafters first: one that has lost its model would be found by another of that name. */
-    if (!is_drafter(r->name))
+    if (!store_is_drafter(r->name))
         status = remove_drafters(r);
     return status == CLI_OK ? remove_one(r, r->name) : status;
 }

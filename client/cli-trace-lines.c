@@ -8,10 +8,10 @@
 static int check_line(const char *file, unsigned line, const char *s, size_t len, struct error *err)
 {
     json_error_t e;
-    json_t *j = json_loadb(s, len, 0, &e);
+    json_t *j = json_loadb(s, len, JSON_ALLOW_NUL, &e);
     /* The seed may have 64 bits; no number that is looked at here needs them. */
     if (!j && json_error_code(&e) == json_error_numeric_overflow)
-        j = json_loadb(s, len, JSON_DECODE_INT_AS_REAL, &e);
+        j = json_loadb(s, len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &e);
     int r = 0;
     if (!j)
         r = ERR(err, FORMAT, "%s:%u: no JSON: %s", file, line, e.text);

@@ -24,6 +24,9 @@
 /* What a section becomes that could not be read. */
 #define LOST "[\001]"
 
+/* As many sections as there are, and the models that there may be: more are faults by themselves. */
+#define MAX_SECTIONS 260u
+
 /* One file being read. */
 struct reading {
     struct config *c;
@@ -37,6 +40,10 @@ struct reading {
     struct strbuf seen; /* "section key" of this file, a NUL after each: for duplicates */
     bool lost;          /* some section is LOST */
     struct strbuf bad;  /* name of a section that cannot be, told once; or "" */
+    struct {
+        size_t start, bytes, line; /* of its name in the text */
+    } sections[MAX_SECTIONS];
+    size_t n_sections;
 };
 
 static void reading_done(struct reading *r)
@@ -49,10 +56,8 @@ static void reading_done(struct reading *r)
 /* "file:line" before what is wrong; goes on where all faults are wanted. */
 static int line_fault(struct reading *r, int code, size_t line)
 {
-    return code < 0 && code != DEDIT_E_NOMEM
-               ? config_fault(r->faults, error_prefix(r->err, code, "%s:%zu", r->path, line),
-                              r->err)
-               : code;
+    const struct config_place place = {.file = (char *)(uintptr_t)r->path, .line = line};
+    return config_tell(r->faults, code, &place, r->err);
 }
 
 static int once(struct reading *r, const char *section, const char *key)
@@ -77,7 +82,7 @@ static int in_section(const char *section, int r, struct error *err)
 }
 
 static int set_daemon_key(struct config *c, const char *section, const char *key, const char *value,
-                          const char *place, struct error *err)
+                          const struct config_place *place, struct error *err)
 {
     bool section_known = false;
     for (size_t i = 0; i < n_daemon_options; i++) {
@@ -88,7 +93,7 @@ static int set_daemon_key(struct config *c, const char *section, const char *key
         if (strcmp(o->key, key) != 0)
             continue;
         int r = in_section(section, value_set(o, c, value, err), err);
-        if (r == 0 && config_set_origin(c->origins, i, place) < 0)
+        if (r == 0 && config_place_set(&c->origins[i], place) < 0)
             r = ERR_NOMEM(err);
         return r;
     }
@@ -100,12 +105,12 @@ static int set_daemon_key(struct config *c, const char *section, const char *key
 }
 
 static int set_model_key(struct config *c, const char *section, const char *key, const char *value,
-                         const char *place, struct error *err)
+                         const struct config_place *place, struct error *err)
 {
     const char *name = section + strlen("model ");
     struct model_config_entry *m = config_find_model(c, name);
     int r = m ? 0 : config_add_model(c, name, &m, err);
-    if (r == 0 && !m->place && !(m->place = mem_strdup(place)))
+    if (r == 0 && !m->place.file && config_place_set(&m->place, place) < 0)
         r = ERR_NOMEM(err);
     if (r < 0)
         return r;
@@ -113,7 +118,7 @@ static int set_model_key(struct config *c, const char *section, const char *key,
         if (strcmp(model_options[i].key, key) != 0)
             continue;
         r = in_section(section, value_set(&model_options[i], m, value, err), err);
-        if (r == 0 && config_set_origin(m->origins, i, place) < 0)
+        if (r == 0 && config_place_set(&m->origins[i], place) < 0)
             r = ERR_NOMEM(err);
         return r;
     }
@@ -134,20 +139,16 @@ static bool is_section(struct config *c, const char *section)
 static int on_key(void *user, const char *section, const char *key, const char *value)
 {
     struct reading *r = user;
-    _cleanup_strbuf_ struct strbuf place = {0};
-    int e;
+    const struct config_place place = {.file = (char *)(uintptr_t)r->path, .line = r->line};
     if (r->failed || (r->bad.len && strcmp(r->bad.s, section) == 0) ||
         (r->lost && strcmp(section, "\001") == 0))
         return 1;
     strbuf_clear(&r->bad);
-    if (strbuf_addf(&place, "%s:%u", r->path, r->line) < 0)
-        e = ERR_NOMEM(r->err);
-    else
-        e = once(r, section, key);
+    int e = once(r, section, key);
     if (e == 0 && strncmp(section, "model ", 6) == 0)
-        e = set_model_key(r->c, section, key, value, place.s, r->err);
+        e = set_model_key(r->c, section, key, value, &place, r->err);
     else if (e == 0)
-        e = set_daemon_key(r->c, section, key, value, place.s, r->err);
+        e = set_daemon_key(r->c, section, key, value, &place, r->err);
     if (e < 0 && !is_section(r->c, section) && strbuf_adds(&r->bad, section) < 0)
         e = ERR_NOMEM(r->err);
     r->failed = line_fault(r, e, r->line);
@@ -176,6 +177,25 @@ static int blank_line(struct reading *r, size_t start, size_t end, int code, siz
     return line_fault(r, code, line);
 }
 
+/* A section has one place in a file: who wrote it twice has mostly forgotten to change the name. */
+static int section_once(struct reading *r, size_t start, size_t bytes, size_t line)
+{
+    const char *name = r->text + start;
+    for (size_t i = 0; i < r->n_sections; i++)
+        if (r->sections[i].bytes == bytes && !memcmp(r->text + r->sections[i].start, name, bytes))
+            return line_fault(r,
+                              ERR(r->err, FORMAT,
+                                  "[%.*s]: given twice in this file, first in line %zu", (int)bytes,
+                                  name, r->sections[i].line),
+                              line);
+    if (r->n_sections < MAX_SECTIONS) {
+        r->sections[r->n_sections].start = start;
+        r->sections[r->n_sections].bytes = bytes;
+        r->sections[r->n_sections++].line = line;
+    }
+    return 0;
+}
+
 /* One line of check_lines(); *bare: line of a [model] that has had no key yet, or 0. */
 static int check_line(struct reading *r, size_t start, size_t end, size_t line, size_t *bare)
 {
@@ -200,6 +220,8 @@ static int check_line(struct reading *r, size_t start, size_t end, size_t line, 
         e = line_fault(r, ERR(r->err, FORMAT, "a [model NAME] without path"), *bare);
         *bare = 0;
     }
+    if (e == 0 && name)
+        e = section_once(r, start + 1, name, line);
     if (first == '[')
         *bare = name > 6 && memcmp(s, "[model ", 7) == 0 ? line : 0;
     else if (first && first != '#' && first != ';')
@@ -282,6 +304,11 @@ static int check_syntax(struct reading *r)
 static int read_text(struct config *c, const char *path, const char *text, size_t len,
                      struct config_faults *faults, struct error *err)
 {
+    static const char mark[] = "\xef\xbb\xbf"; /* of UTF-8; editors put it there */
+    if (len >= 3 && memcmp(text, mark, 3) == 0) {
+        text += 3;
+        len -= 3;
+    }
     _cleanup_(reading_done) struct reading r = {
         .c = c, .path = path, .faults = faults, .err = err, .len = len};
     r.text = mem_alloc(len + 1);
@@ -309,7 +336,7 @@ static int read_file(struct config *c, const char *path, struct config_faults *f
     _cleanup_free_ char *text = NULL;
     size_t len;
     int r = file_read(path, MAX_FILE, &text, &len, err);
-    return r < 0 ? config_fault(faults, r, err) : read_text(c, path, text, len, faults, err);
+    return r < 0 ? config_tell(faults, r, NULL, err) : read_text(c, path, text, len, faults, err);
 }
 
 static int by_name(const struct dirent **a, const struct dirent **b)
@@ -336,7 +363,7 @@ static int read_dropins(struct config *c, const char *file, struct config_faults
     if (n < 0)
         return errno == ENOENT
                    ? 0
-                   : config_fault(faults, ERR(err, IO, "%s: %s", dir.s, strerror(errno)), err);
+                   : config_tell(faults, ERR(err, IO, "%s: %s", dir.s, strerror(errno)), NULL, err);
     for (int i = 0; i < n; i++) {
         _cleanup_strbuf_ struct strbuf path = {0};
         if (r == 0 && strbuf_addf(&path, "%s/%s", dir.s, list[i]->d_name) < 0)

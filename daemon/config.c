@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/options.h"
 #include "base/strbuf.h"
 #include "daemon/config-internal.h"
 #include "daemon/config-values.h"
@@ -43,16 +44,16 @@ struct config *config_free(struct config *c)
     for (size_t i = 0; i < n_daemon_options; i++) {
         value_free(&daemon_options[i], c);
         if (c->origins)
-            mem_free(c->origins[i]);
+            mem_free(c->origins[i].file);
     }
     mem_free(c->origins);
     for (size_t k = 0; k < c->n_models; k++) {
         for (size_t i = 0; i < n_model_options; i++)
             value_free(&model_options[i], &c->models[k]);
         for (size_t i = 0; c->models[k].origins && i < n_model_options; i++)
-            mem_free(c->models[k].origins[i]);
+            mem_free(c->models[k].origins[i].file);
         mem_free(c->models[k].origins);
-        mem_free(c->models[k].place);
+        mem_free(c->models[k].place.file);
         mem_free(c->models[k].name);
     }
     mem_free(c->models);
@@ -101,27 +102,6 @@ int config_add_model(struct config *c, const char *name, struct model_config_ent
     }
     *ret = m;
     return 0;
-}
-
-int config_set_origin(char **origins, size_t option, const char *place)
-{
-    char *s = mem_strdup(place);
-    if (!s)
-        return DEDIT_E_NOMEM;
-    mem_free(origins[option]);
-    origins[option] = s;
-    return 0;
-}
-
-int config_fault(struct config_faults *f, int r, struct error *err)
-{
-    if (r >= 0 || !f || r == DEDIT_E_NOMEM)
-        return r;
-    f->n++;
-    r = strbuf_addf(&f->text, "%s\n", err->msg) < 0 ? ERR_NOMEM(err) : 0;
-    if (r == 0)
-        *err = (struct error){0};
-    return r;
 }
 
 /* ---- flags ------------------------------------------------------------------------------------------------------ */
@@ -205,10 +185,10 @@ static int model_flag(struct config *c, const char *arg, struct error *err)
         option++;
     if (r == 0)
         r = value_set(&model_options[option], m, path, err);
-    if (r == 0 && config_set_origin(m->origins, option, CONFIG_FLAG) < 0)
+    if (r == 0 && config_place_set(&m->origins[option], &CONFIG_FLAG) < 0)
         r = ERR_NOMEM(err);
     if (r < 0)
-        return error_prefix(err, r, CONFIG_FLAG);
+        return r;
     m->preload = true;
     if (!c->default_model)
         c->default_model = mem_strdup(name);
@@ -221,6 +201,7 @@ static int read_flags(struct config *c, int argc, char **argv, bool values, cons
                       struct error *err)
 {
     _cleanup_(flags_done) struct flags f = {0};
+    char buf[4];
     int r = flags_init(&f) < 0 ? ERR_NOMEM(err) : 0;
     optind = 0; /* start again */
     opterr = 0;
@@ -228,10 +209,11 @@ static int read_flags(struct config *c, int argc, char **argv, bool values, cons
         int v = getopt_long(argc, argv, ":", f.list, NULL);
         if (v == -1)
             break;
-        if (v == '?' || v == ':')
-            return ERR(err, INVALID,
-                       v == ':' ? "%s: needs a value" : "%s: unknown option, see --help",
-                       argv[optind - 1]);
+        if (v == ':')
+            return ERR(err, INVALID, "%s: needs a value", argv[optind - 1]);
+        if (v == '?')
+            return ERR(err, INVALID, "%s: unknown option, see --help",
+                       option_refused(argv, ":", buf));
         if (v == FLAG_HELP)
             *ret_action = CONFIG_HELP;
         else if (v == FLAG_VERSION)
@@ -245,13 +227,13 @@ static int read_flags(struct config *c, int argc, char **argv, bool values, cons
         else if (!values)
             continue;
         else if (v == FLAG_MODEL)
-            r = config_fault(faults, model_flag(c, optarg, err), err);
+            r = config_tell(faults, model_flag(c, optarg, err), &CONFIG_FLAG, err);
         else {
             size_t i = (size_t)(v - FLAG_OPTION);
             r = value_set(&daemon_options[i], c, optarg, err);
             if (r < 0)
-                r = config_fault(faults, error_prefix(err, r, CONFIG_FLAG), err);
-            else if (config_set_origin(c->origins, i, CONFIG_FLAG) < 0)
+                r = config_tell(faults, r, &CONFIG_FLAG, err);
+            else if (config_place_set(&c->origins[i], &CONFIG_FLAG) < 0)
                 r = ERR_NOMEM(err);
         }
     }
@@ -357,24 +339,18 @@ int config_load(int argc, char **argv, struct config **ret, enum config_action *
 
 int config_check(int argc, char **argv, char **ret_text, size_t *ret_n, struct error *err)
 {
-    struct config_faults f = {0};
+    _cleanup_(config_faults_done) struct config_faults f = {0};
     struct config *made = NULL;
     enum config_action action = CONFIG_RUN;
-    int r = strbuf_reserve(&f.text, 1) < 0 ? ERR_NOMEM(err) : 0;
-    if (r == 0)
-        r = config_fault(&f, load(argc, argv, &made, &action, &f, err), err);
+    int r = config_tell(&f, load(argc, argv, &made, &action, &f, err), NULL, err);
     _cleanup_(config_freep) struct config *c = made;
     if (r == 0 && c && action == CONFIG_CHECK)
         r = config_check_paths(c, &f, err);
     if (r == 0)
-        r = config_sort_faults(&f, err);
-    if (r < 0) {
-        strbuf_done(&f.text);
-        return r;
-    }
-    *ret_n = f.n;
-    *ret_text = TAKE_PTR(f.text.s);
-    return 0;
+        r = config_faults_text(&f, ret_text, err);
+    if (r == 0)
+        *ret_n = f.wrong;
+    return r;
 }
 
 /* What belongs to things that exist already: the socket, the loop, the threads' queues. */
@@ -432,7 +408,12 @@ static int print_options(const struct config *c, struct strbuf *b)
             r = strbuf_addf(b, "%s[%s]\n", i ? "\n" : "", section);
         }
         if (r == 0)
-            r = strbuf_addf(b, "; %s\n%s = ", c->origins[i] ? c->origins[i] : "default", o->key);
+            r = strbuf_adds(b, "; ");
+        if (r == 0)
+            r = c->origins[i].file ? config_place_print(&c->origins[i], b)
+                                   : strbuf_adds(b, "default");
+        if (r == 0)
+            r = strbuf_addf(b, "\n%s = ", o->key);
         if (r == 0)
             r = value_print(o, c, b);
         if (r == 0)

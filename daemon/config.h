@@ -15,6 +15,12 @@
 #include "daemon/loop.h"
 #include "engine/engine.h"
 
+/* Where a value was given. */
+struct config_place {
+    char *file;  /* or "command line"; NULL: nowhere, it is a default */
+    size_t line; /* from 1; 0: of no file */
+};
+
 /* [model NAME] */
 struct model_config_entry {
     char *name;
@@ -25,8 +31,8 @@ struct model_config_entry {
     struct engine_config engine; /* what the section sets; defaults otherwise */
     bool preload;             /* load at start; default: yes for the default model */
     bool on_demand;           /* load when a request names it; default yes */
-    char *place;              /* "file:line" of its first key; NULL: of a flag */
-    char **origins;           /* as those of struct config */
+    struct config_place place;    /* of its first key; none: of a flag */
+    struct config_place *origins; /* as those of struct config */
 };
 
 struct config {
@@ -42,6 +48,7 @@ struct config {
     enum loop_kind event_loop;
     unsigned threads;         /* CPU threads of a model's kernels; 0: all allowed */
     char *cpu_tier;           /* NULL: DEDIT_CPU_TIER or the best */
+    enum dk_tier tier;        /* what that comes to; of every model */
     bool exact;               /* BF16 weights never take the AMX BF16 class */
     char *default_model;      /* NULL: the first section */
     uint32_t max_models;      /* loaded at once; 4 */
@@ -75,7 +82,7 @@ struct config {
     struct model_config_entry *models;
     size_t n_models;
 
-    char **origins; /* where each value came from, by the number of its option; NULL: default */
+    struct config_place *origins; /* of each value, by the number of its option */
 };
 
 enum config_action { CONFIG_RUN, CONFIG_CHECK, CONFIG_PRINT, CONFIG_HELP, CONFIG_VERSION };

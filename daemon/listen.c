@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,10 +21,9 @@
 
 #define BACKLOG 512
 
-/* 1: took the socket that systemd passed; 0: there is none. */
-static int inherited(struct listener *l, int *ret_fd, struct error *err)
+int listener_inherited(char path[LISTENER_PATH], bool keep, struct error *err)
 {
-    int n = sd_listen_fds(1); /* clears LISTEN_* for children; wrong LISTEN_PID: 0 */
+    int n = sd_listen_fds(!keep); /* wrong LISTEN_PID: 0 */
     if (n < 0)
         return ERR(err, INVALID, "LISTEN_FDS: %s", strerror(-n));
     if (n == 0)
@@ -39,14 +39,11 @@ static int inherited(struct listener *l, int *ret_fd, struct error *err)
     struct sockaddr_un a = {0};
     socklen_t len = sizeof a;
     if (getsockname(fd, (struct sockaddr *)&a, &len) == 0)
-        snprintf(l->path, sizeof l->path, "%.*s", (int)sizeof a.sun_path, a.sun_path);
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
-    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-    *ret_fd = fd;
+        snprintf(path, LISTENER_PATH, "%.*s", (int)sizeof a.sun_path, a.sun_path);
     return 1;
 }
 
-static int standard_path(struct listener *l, const struct config *c, struct error *err)
+int listener_path(const struct config *c, char ret[LISTENER_PATH], struct error *err)
 {
     const char *run = getenv("XDG_RUNTIME_DIR");
     char path[4096];
@@ -61,8 +58,30 @@ static int standard_path(struct listener *l, const struct config *c, struct erro
     if (n < 0 || (size_t)n > WIRE_MAX_PATH)
         return ERR(err, LIMIT, "socket path %.300s: %d bytes, the limit is %u", path, n,
                    WIRE_MAX_PATH);
-    memcpy(l->path, path, (size_t)n + 1);
+    memcpy(ret, path, (size_t)n + 1);
     return 0;
+}
+
+bool listener_is_at(const char *a, const char *b)
+{
+    const char *paths[2] = {a, b}, *names[2];
+    struct stat in[2];
+    if (strcmp(a, b) == 0)
+        return true;
+    for (int i = 0; i < 2; i++) {
+        char dir[PATH_MAX];
+        const char *slash = strrchr(paths[i], '/');
+        const size_t n = slash ? (size_t)(slash - paths[i]) + 1 : 0;
+        if (n >= sizeof dir)
+            return false;
+        memcpy(dir, paths[i], n);
+        dir[n] = 0;
+        names[i] = paths[i] + n;
+        if (stat(n ? dir : ".", &in[i]) < 0)
+            return false;
+    }
+    return strcmp(names[0], names[1]) == 0 && in[0].st_dev == in[1].st_dev &&
+           in[0].st_ino == in[1].st_ino;
 }
 
 /* The folder of a standard path is made; a folder that the user named must exist. */
@@ -94,12 +113,14 @@ static int lock_path(const struct listener *l, char *buf, size_t size)
 }
 
 /* One daemon a path: the lock is held for the daemon's life, and its file is removed before it is let go.  So whoever
- * has locked a file looks whether it still has the name: one that lost it locks nothing, and the next is tried. */
+ * has locked a file looks whether it still has the name: one that lost it locks nothing, and the next is tried.  Each
+ * such file was a daemon's that has just ended; where they do not cease, something else is wrong. */
 static int lock(struct listener *l, struct error *err)
 {
+    enum { TRIES = 100 };
     char path[sizeof l->path + 8];
     lock_path(l, path, sizeof path);
-    for (;;) {
+    for (int i = 0; i < TRIES; i++) {
         _cleanup_fd_ int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
         if (fd < 0)
             return ERR(err, IO, "%s: %s", path, strerror(errno));
@@ -112,6 +133,8 @@ static int lock(struct listener *l, struct error *err)
         l->lock_fd = TAKE_FD(fd);
         return 0;
     }
+    return ERR(err, BUSY, "%s: removed by others while it was locked, %d times in turn", path,
+               TRIES);
 }
 
 static void unlock(struct listener *l)
@@ -167,11 +190,17 @@ static int set_access(const struct listener *l, const struct config *c, struct e
 int listener_open(struct listener *l, const struct config *c, int *ret_fd, struct error *err)
 {
     struct sockaddr_un a;
-    l->lock_fd = -1;
-    int r = inherited(l, ret_fd, err);
+    *l = LISTENER_NONE;
+    int r = listener_inherited(l->path, false, err);
+    if (r > 0) {
+        const int fd = SD_LISTEN_FDS_START;
+        fcntl(fd, F_SETFD, FD_CLOEXEC);
+        fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+        *ret_fd = fd;
+    }
     if (r != 0)
         return r < 0 ? r : 0;
-    r = standard_path(l, c, err);
+    r = listener_path(c, l->path, err);
     if (r == 0)
         r = wire_address(l->path, &a, err);
     if (r == 0)

@@ -5,6 +5,7 @@ libdedit_daemon_a_CPPFLAGS = $(AM_CPPFLAGS) $(URING_CFLAGS) $(SYSTEMD_CFLAGS) $(
 	-DDEDIT_SYSCONFDIR='"$(sysconfdir)"'
 libdedit_daemon_a_SOURCES = \
 	%D%/config-check.c \
+	%D%/config-faults.c \
 	%D%/config-file.c \
 	%D%/config-internal.h \
 	%D%/config-values.c \

@@ -203,7 +203,7 @@ static bool say_faults(int argc, char **argv, const struct error *first)
 
 int main(int argc, char **argv)
 {
-    static struct daemon d = {.signal_fd = -1};
+    static struct daemon d = {.signal_fd = -1, .listener = LISTENER_NONE};
     struct error err = {0};
     struct config *c = NULL;
     enum config_action action = CONFIG_RUN;

@@ -206,14 +206,19 @@ static int refuse_path(const char *path, int code, const char *rule, struct erro
                      rule);
 }
 
+int metrics_http_path(const struct config *c, const char *daemon_socket, char *buf, size_t size)
+{
+    const char *own = c->metrics_socket;
+    if (own && strcmp(own, "none") == 0)
+        return 0;
+    return own ? snprintf(buf, size, "%s", own) : path_beside(daemon_socket, buf, size);
+}
+
 static int choose_path(struct metrics_http *h, const char *daemon_socket, struct error *err)
 {
     const char *own = h->server->config->metrics_socket;
-    char path[4096], rule[64];
-    if (own && strcmp(own, "none") == 0)
-        return 0;
-    int n = own ? snprintf(path, sizeof path, "%s", own)
-                : path_beside(daemon_socket, path, sizeof path);
+    char path[4096] = "", rule[64];
+    int n = metrics_http_path(h->server->config, daemon_socket, path, sizeof path);
     if (n >= 0 && (size_t)n < sizeof h->path) {
         memcpy(h->path, path, (size_t)n + 1);
         return 0;

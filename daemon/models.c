@@ -54,7 +54,7 @@ static int set_config(struct model *m, const struct model_config_entry *e)
     m->config = *e;
     m->config.name = NULL; /* m->name, m->path are the model's own */
     m->config.path = NULL;
-    m->config.place = NULL;
+    m->config.place = (struct config_place){0};
     m->config.origins = NULL;
     m->config.chat_format = format;
     m->config.drafter = drafter;
@@ -165,9 +165,9 @@ int models_add(struct server *s, const char *name, const char *path, const char 
                                        .drafter = (char *)(uintptr_t)drafter};
         engine_config_init(&e.engine);
         e.engine.n_threads = s->config->threads;
-        int r = dk_tier_choose(s->config->cpu_tier, &e.engine.tier, err);
-        if (r == 0)
-            r = add_model(s, &e, &m, err);
+        e.engine.tier = s->config->tier;
+        e.engine.exact = s->config->exact;
+        int r = add_model(s, &e, &m, err);
         if (r < 0)
             return r;
         m->config.on_demand = true;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/line.h"
 #include "engine/json.h"
 #include "engine/method.h"
 
@@ -114,16 +115,14 @@ int draft_script_read(const char *path, struct draft_script *ret, struct error *
     if (!f)
         return ERR(err, IO, "%s: %s", path, strerror(errno));
     for (unsigned number = 1; r == 0; number++) {
-        errno = 0;
-        ssize_t n = getline(&line, &cap, f);
-        if (n < 0) {
-            if (ferror(f) || errno)
-                r = ERR(err, IO, "%s: %s", path, strerror(errno));
+        const long n = line_read(f, path, &line, &cap, err);
+        if (n <= 0) {
+            r = (int)n;
             break;
         }
         r = add_line(&s, line, (size_t)n, path, number, err);
     }
-    free(line); /* getline's own */
+    free(line); /* the C library's */
     (void)fclose(f);
     if (r < 0) {
         draft_script_done(&s);

@@ -266,7 +266,6 @@ int drafter_file_is(const char *path, bool *ret, struct error *err)
 int drafter_beside(const char *model_path, char **ret, struct error *err)
 {
     _cleanup_strbuf_ struct strbuf b = {0};
-    static const char *const ends[] = {".drafter.gguf", ".drafter"};
     size_t n = strlen(model_path);
     struct stat st;
     *ret = NULL;
@@ -274,9 +273,9 @@ int drafter_beside(const char *model_path, char **ret, struct error *err)
         n--;
     if (n > 5 && memcmp(model_path + n - 5, ".gguf", 5) == 0)
         n -= 5;
-    for (size_t i = 0; i < ARRAY_LEN(ends); i++) {
+    for (size_t i = 0; i < ARRAY_LEN(DRAFTER_ENDS); i++) {
         strbuf_clear(&b);
-        if (strbuf_add(&b, model_path, n) < 0 || strbuf_adds(&b, ends[i]) < 0)
+        if (strbuf_add(&b, model_path, n) < 0 || strbuf_adds(&b, DRAFTER_ENDS[i]) < 0)
             return ERR_NOMEM(err);
         if (stat(b.s, &st) == 0) {
             *ret = TAKE_PTR(b.s);

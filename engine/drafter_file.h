@@ -12,6 +12,12 @@
 
 #include "engine/model_file.h"
 
+/* What the name of a drafter ends in that lies beside its model: a GGUF file, and a folder. */
+#define DRAFTER_END_FILE   ".drafter.gguf"
+#define DRAFTER_END_FOLDER ".drafter"
+/* Both, in the order in which they are looked for. */
+#define DRAFTER_ENDS            ((const char *const[]){DRAFTER_END_FILE, DRAFTER_END_FOLDER})
+
 #define DRAFTER_HF_ARCHITECTURE "DFlashDraftModel"
 #define DRAFTER_ARCH            "dflash" /* of a GGUF file */
 

@@ -68,10 +68,13 @@ static int resolve_blocks(struct engine *e, struct backend_options *o, struct er
     return r < 0 ? error_prefix(err, r, "%s", model_file_path(e->file)) : 0;
 }
 
-static int resolve_config(struct engine_config *c, const struct model_config *m, struct error *err)
+/* *ret_key: the key of a configuration that was looked at last. */
+static int resolve_config(struct engine_config *c, const struct model_config *m,
+                          const char **ret_key, struct error *err)
 {
     struct engine_config d;
     engine_config_init(&d);
+    *ret_key = "max_context";
     if (c->max_context == 0)
         c->max_context =
             m->max_position < DEFAULT_MAX_CONTEXT ? m->max_position : DEFAULT_MAX_CONTEXT;
@@ -86,14 +89,24 @@ static int resolve_config(struct engine_config *c, const struct model_config *m,
         c->prefill_chunk = d.prefill_chunk;
     if (c->prefill_chunk > c->max_num_batched_tokens)
         c->prefill_chunk = c->max_num_batched_tokens;
+    *ret_key = "exactness";
     if (c->exact && c->fast)
         return ERR(err, INVALID, "exactness: fast does not go with exact");
-    int r = check_range("max_num_batched_tokens", c->max_num_batched_tokens, 1, 65536, err);
-    if (r == 0)
-        r = check_range("max_num_seqs", c->max_num_seqs, 1, c->max_num_batched_tokens, err);
+    *ret_key = "max_num_batched_tokens";
+    int r = check_range(*ret_key, c->max_num_batched_tokens, 1, 65536, err);
+    if (r < 0)
+        return r;
+    *ret_key = "max_num_seqs";
+    r = check_range(*ret_key, c->max_num_seqs, 1, c->max_num_batched_tokens, err);
+    if (r < 0)
+        return r;
+    *ret_key = "kv_dtype";
     if (r == 0 && ((unsigned)c->kv_type >= DK_KV_TYPE_COUNT))
         r = ERR(err, INVALID, "kv_type %d is unknown", (int)c->kv_type);
-    if (r == 0 && m->head_dim > DK_MAX_HEAD_DIM)
+    if (r < 0)
+        return r;
+    *ret_key = "path";
+    if (m->head_dim > DK_MAX_HEAD_DIM)
         r = ERR(err, UNSUPPORTED, "head_dim %u: at most %u", m->head_dim, DK_MAX_HEAD_DIM);
     return r;
 }
@@ -292,6 +305,55 @@ static int load_on_cpu(struct engine *e, struct backend_options *o, uint32_t ask
     return r < 0 ? r : load_models(e, o, p, err);
 }
 
+/* All that is looked at before anything is allocated; e->file is open.  *ret_key: the key of a configuration that is
+ * wrong. */
+static int prepare(struct engine *e, struct backend_options *o, bool *ret_optional,
+                   uint32_t *ret_asked_blocks, const char **ret_key, struct error *err)
+{
+    e->model = model_file_config(e->file);
+    int r = resolve_config(&e->cfg, e->model, ret_key, err);
+    if (r < 0)
+        return error_prefix(err, r, "%s", model_file_path(e->file));
+    *o = backend_options(&e->cfg);
+    e->n_logits_rows = logits_rows(&e->cfg, e->model->vocab_size);
+    *ret_key = "max_num_seqs";
+    if (!size_mul((size_t)e->n_logits_rows * sizeof(float), e->model->vocab_size, &e->logits_bytes))
+        return ERR(err, LIMIT, "max_num_seqs %u: too many rows of logits", e->n_logits_rows);
+    *ret_key = "device";
+    r = device_choose(e->cfg.device, o, &e->space.backend, ret_optional, e->device_note,
+                      sizeof(e->device_note), err);
+    e->cfg.device = NULL; /* the caller's string */
+    *ret_asked_blocks = e->cfg.n_kv_blocks;
+    if (r < 0)
+        return r;
+    *ret_key = "kv_bytes";
+    r = resolve_blocks(e, o, err);
+    if (r < 0)
+        return r;
+    *ret_key = "memory_limit";
+    return check_memory(e, o, err);
+}
+
+int engine_check(struct model_file *f, const struct engine_config *c, const char **ret_key,
+                 struct error *err)
+{
+    _cleanup_(tokenizer_freep) struct tokenizer *t = NULL;
+    _cleanup_free_ struct engine *e = mem_zalloc(sizeof(*e));
+    struct backend_options o;
+    uint32_t blocks;
+    bool optional;
+    if (!e)
+        return ERR_NOMEM(err);
+    e->cfg = *c;
+    e->file = f;
+    e->space.backend = &backend_cpu;
+    int r = prepare(e, &o, &optional, &blocks, ret_key, err);
+    if (r < 0)
+        return r;
+    *ret_key = "path";
+    return tokenizer_load(f, &t, err);
+}
+
 /* e->file is there, or path names it. */
 static int load(struct engine *e, const char *path, const struct load_progress *p,
                 struct error *err)
@@ -301,24 +363,12 @@ static int load(struct engine *e, const char *path, const struct load_progress *
     int r = e->file ? 0 : model_file_open(path, &e->file, err);
     if (r < 0)
         return r;
-    e->model = model_file_config(e->file);
     tell(p, "open", 1);
-    r = resolve_config(&e->cfg, e->model, err);
-    if (r < 0)
-        return error_prefix(err, r, "%s", model_file_path(e->file));
-    struct backend_options o = backend_options(&e->cfg);
-    e->n_logits_rows = logits_rows(&e->cfg, e->model->vocab_size);
-    if (!size_mul((size_t)e->n_logits_rows * sizeof(float), e->model->vocab_size, &e->logits_bytes))
-        return ERR(err, LIMIT, "max_num_seqs %u: too many rows of logits", e->n_logits_rows);
+    struct backend_options o;
+    uint32_t asked_blocks;
+    const char *key;
     bool optional;
-    r = device_choose(e->cfg.device, &o, &e->space.backend, &optional, e->device_note,
-                      sizeof(e->device_note), err);
-    e->cfg.device = NULL; /* the caller's string */
-    const uint32_t asked_blocks = e->cfg.n_kv_blocks;
-    if (r == 0)
-        r = resolve_blocks(e, &o, err);
-    if (r == 0)
-        r = check_memory(e, &o, err);
+    r = prepare(e, &o, &optional, &asked_blocks, &key, err);
     if (r < 0)
         return r;
     e->timing.open = since(&t);

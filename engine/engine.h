@@ -58,9 +58,16 @@ struct engine_load_timing { /* seconds */
 int engine_new(const char *path, const struct engine_config *c,
                void (*progress)(void *arg, const char *phase, uint64_t done, uint64_t total),
                void *arg, struct engine **ret, struct error *err);
+/*
+ * Whether loading this model so would succeed, as far as that is known before memory is taken: its configuration, the
+ * device, the sizes, the vocabulary.  *ret_key is the key of dedit.conf that is wrong ("path" for the file itself,
+ * "memory_limit" for the whole).
+ */
+struct model_file;
+int engine_check(struct model_file *f, const struct engine_config *c, const char **ret_key,
+                 struct error *err);
 /* Around an opened model, which is taken over also when this fails, and without its tokenizer: every
  * token's text is empty.  For models that have none, such as those of engine/model_random.h. */
-struct model_file;
 int engine_new_textless(struct model_file *take, const struct engine_config *c,
                         struct engine **ret, struct error *err);
 struct engine *engine_free(struct engine *e); /* outstanding requests are cancelled first */

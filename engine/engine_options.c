@@ -127,7 +127,8 @@ int engine_options_tier(struct engine_options *e, struct error *err)
         int n = sched_getaffinity(0, sizeof(set), &set) < 0 ? 1 : CPU_COUNT(&set);
         e->config.n_threads = n < 1 ? 1 : n < (int)MAX_THREADS ? (unsigned)n : MAX_THREADS;
     }
-    return e->tier_given ? 0 : dk_tier_choose(getenv("DEDIT_CPU_TIER"), &e->config.tier, err);
+    int r = e->tier_given ? 0 : dk_tier_choose(getenv("DEDIT_CPU_TIER"), &e->config.tier, err);
+    return r < 0 ? error_prefix(err, r, "DEDIT_CPU_TIER") : 0;
 }
 
 int engine_options_beside(struct engine_options *e, const char *model, struct error *err)

@@ -393,6 +393,8 @@ static int parse(const char *text, size_t len, const char *name, uint64_t first,
     if (__builtin_mul_overflow(len, BUDGET_PER_BYTE, &j.budget) ||
         __builtin_add_overflow(j.budget, BUDGET_BASE, &j.budget))
         return ERR(err, LIMIT, "%s: too long (%zu bytes)", name, len);
+    if (len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0)
+        return fail(&j, j.p, "begins with a byte order mark (EF BB BF), which JSON has not");
     skip_blanks(&j);
     int r = parse_value(&j, 0, &v);
     skip_blanks(&j);

@@ -62,8 +62,8 @@ const char *dk_tier_name(enum dk_tier t); /* "c", "avx2", "avx512", "amx" */
 bool dk_tier_parse(const char *name, enum dk_tier *ret);
 /* Best tier that this CPU and kernel can run (AMX asks the kernel for tile data once). */
 enum dk_tier dk_tier_best(void);
-/* Tier by DEDIT_CPU_TIER if set, else the best.  A tier that the machine lacks, or an unknown name,
- * is an error naming the variable. */
+/* The tier of this name, or the best (NULL, "").  One that the machine lacks, or an unknown name, is an error; where the
+ * name stands (DEDIT_CPU_TIER, a key) is the caller's to say. */
 int dk_tier_choose(const char *forced, enum dk_tier *ret, struct error *err);
 
 /* ---- threads ----------------------------------------------------------------------------------- */

@@ -308,6 +308,7 @@ script_tests = \
 	%D%/integration/check.sh \
 	%D%/integration/client.sh \
 	%D%/integration/daemon.sh \
+	%D%/integration/daemon-config.sh \
 	%D%/integration/daemon-device.sh \
 	%D%/integration/daemon-faults.sh \
 	%D%/integration/daemon-life.sh \
@@ -325,6 +326,7 @@ script_tests = \
 	%D%/integration/manual.sh \
 	%D%/integration/options.sh \
 	%D%/integration/packages.sh \
+	%D%/integration/refusals.sh \
 	%D%/integration/same-bytes.sh \
 	%D%/integration/soak.sh \
 	%D%/integration/step.sh \
@@ -339,8 +341,10 @@ endif
 EXTRA_DIST += %D%/integration/systemd.sh
 EXTRA_DIST += %D%/integration/golden.sh %D%/integration/lib.sh \
 	%D%/integration/dedit_py.py %D%/integration/harness.py \
-	%D%/integration/preload.c %D%/integration/test_daemon.py \
+	%D%/integration/preload.c %D%/integration/test_config.py \
+	%D%/integration/test_daemon.py \
 	%D%/integration/test_device.py %D%/integration/test_faults.py \
-	%D%/integration/test_life.py %D%/integration/test_terminal.py
+	%D%/integration/test_life.py %D%/integration/test_refusals.py \
+	%D%/integration/test_terminal.py
 EXTRA_DIST += $(lint_tests) %D%/lint/lint.sh %D%/lint/code.awk $(script_tests)
 TESTS += $(check_PROGRAMS) $(lint_tests) $(script_tests)

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "train/fit.h"
 
 #define MAX_SEQUENCES 1024u
 
@@ -189,9 +190,10 @@ static int found(void *arg, const struct data_record *r, const char *line, size_
 static json_t *make_header(struct compose *c, json_t *recipe)
 {
     const struct model_config *m = engine_model_config(c->engine);
-    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:I, s:O}", "made_by", c->command->name, "target",
-                     engine_model_name(c->engine), "vocab_size", (json_int_t)m->vocab_size, "class",
-                     engine_class(c->engine), "chat_format",
+    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:s, s:I, s:O}", "made_by", c->command->name,
+                     "target", engine_model_name(c->engine), "vocab_size",
+                     (json_int_t)m->vocab_size, "class", engine_class(c->engine), "dtype",
+                     train_dtype_name(c->engine_options.config.dtype), "chat_format",
                      c->author.raw ? "raw" : chat_format_name(c->author.format), "seed",
                      (json_int_t)c->seed, "recipe", recipe);
 }

@@ -73,6 +73,8 @@ struct fit_options {
     bool quiet;                /* no terminal line */
     const volatile sig_atomic_t *stop; /* set by SIGTERM and SIGINT: checkpoint, then end */
 };
+/* As --dtype has it: "file", "bf16" */
+const char *train_dtype_name(enum backend_dtype t);
 #define FIT_MASK_AUTO UINT32_MAX
 void fit_options_init(struct fit_options *o);
 

@@ -46,13 +46,29 @@ void widen_options_init(struct fit_options *o)
     o->lr = -1;
 }
 
+const char *train_dtype_name(enum backend_dtype t)
+{
+    switch (t) {
+    case BACKEND_DTYPE_BF16:
+        return "bf16";
+    case BACKEND_DTYPE_F32:
+        return "f32";
+    case BACKEND_DTYPE_Q8_0:
+        return "q8_0";
+    case BACKEND_DTYPE_FILE:
+    case BACKEND_DTYPE_AUTO:
+        break;
+    }
+    return "file";
+}
+
 json_t *recipe_of(const struct fit_options *o, uint64_t data_hash)
 {
     char hash[17];
     snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)data_hash);
     return json_pack(
-        "{ss sI sI sI sI ss ss ss sf sf sf sf sI sI sI sI sf sf sf sf sf sf sf sf sf sb}", "data",
-        hash, "window", (json_int_t)o->window, "seed", (json_int_t)o->seed, "steps",
+        "{ss sI sI sI sI ss ss ss sf sf sf sf sI sI sI sI sf sf sf sf sf sf sf sf sf sb ss ss}",
+        "data", hash, "window", (json_int_t)o->window, "seed", (json_int_t)o->seed, "steps",
         (json_int_t)o->steps, "p1_only", (json_int_t)o->p1_only, "objective",
         o->objective == FIT_DFLASH ? "dflash" : "dedit", "visibility",
         o->visibility == FIT_CAUSAL ? "causal" : "bidirectional", "mix",
@@ -63,7 +79,8 @@ json_t *recipe_of(const struct fit_options *o, uint64_t data_hash)
         "lr", (double)o->lr, "norm_lr", (double)o->norm_lr, "beta1", (double)o->beta1, "beta2",
         (double)o->beta2, "weight_decay", (double)o->weight_decay, "clip", (double)o->clip,
         "warmup", (double)o->warmup, "average", (double)o->average, "held_out", (double)o->held_out,
-        "bf16", (int)o->bf16);
+        "bf16", (int)o->bf16, "dtype", train_dtype_name(o->dtype), "init",
+        o->init == FIT_INIT_RANDOM ? "random" : "target");
 }
 
 /* Options are floats: no more digits than those have. */
@@ -93,6 +110,14 @@ static int other(const char *where, const char *name, const char *have, const ch
         where, option, have, want);
 }
 
+/* What runs had that did not write it. */
+static bool is_absent_default(const char *key, const json_t *v)
+{
+    const char *text = json_string_value(v);
+    return text && ((!strcmp(key, "dtype") && !strcmp(text, "file")) ||
+                    (!strcmp(key, "init") && !strcmp(text, "target")));
+}
+
 int recipe_same(const json_t *have, const json_t *want, const char *where, struct error *err)
 {
     const char *key;
@@ -101,7 +126,7 @@ int recipe_same(const json_t *have, const json_t *want, const char *where, struc
     {
         const json_t *old = json_object_get(have, key);
         char a[64], b[64];
-        if (json_equal(old, v) || strcmp(key, "data") == 0)
+        if (json_equal(old, v) || strcmp(key, "data") == 0 || (!old && is_absent_default(key, v)))
             continue;
         value_text(old, a, sizeof(a));
         value_text(v, b, sizeof(b));

@@ -171,6 +171,10 @@ static int check_header(const struct shards *s, const char *line, size_t len, co
         return r;
     if (json_integer_value(json_object_get(o, "shard")) != (json_int_t)shard)
         return ERR(err, FORMAT, "%s: its header is not that of shard %u", path, shard);
+    /* Of versions that did not write it, which may have been another one; nobody can tell. */
+    if (!json_object_get(o, "dtype") && json_object_get(s->o.header, "dtype") &&
+        json_object_set_new(o, "dtype", json_string("file")) < 0)
+        return ERR_NOMEM(err);
     return same_members(s->o.header, o, path, err);
 }
 

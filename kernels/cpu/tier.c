@@ -14,7 +14,7 @@
 #include <cpuid.h>
 
 #define ARCH_REQ_XCOMP_PERM_ 0x1023
-#define XFEATURE_XTILEDATA_ 18
+#define XFEATURE_XTILEDATA_  18
 
 static uint64_t xgetbv0(void)
 {
@@ -105,11 +105,10 @@ int dk_tier_choose(const char *forced, enum dk_tier *ret, struct error *err)
         return 0;
     }
     if (!dk_tier_parse(forced, &t))
-        return ERR(err, INVALID, "DEDIT_CPU_TIER: '%s' is not one of c, avx2, avx512, amx", forced);
+        return ERR(err, INVALID, "'%s' is not one of c, avx2, avx512, amx", forced);
     if (!dk_ops(t))
-        return ERR(err, UNSUPPORTED,
-                   "DEDIT_CPU_TIER: this machine cannot run the tier '%s'; its best is '%s'", forced,
-                   dk_tier_name(best));
+        return ERR(err, UNSUPPORTED, "this machine cannot run the tier '%s'; its best is '%s'",
+                   forced, dk_tier_name(best));
     *ret = t;
     return 0;
 }

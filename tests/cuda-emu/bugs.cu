@@ -348,7 +348,7 @@ static int run_streams()
 enum bug { NO_EVENT, OLD_EVENT, OLD_WAIT, KERNELS, READERS };
 static int run_race(enum bug bug)
 {
-    float h[64], *o = device<float>(64), *p = device<float>(64);
+    float h[64], half[32], *o = device<float>(64), *p = device<float>(64);
     cudaStream_t t, u;
     cudaEvent_t e;
     cudaStreamCreateWithFlags(&t, cudaStreamNonBlocking);
@@ -367,7 +367,7 @@ static int run_race(enum bug bug)
     if (bug == READERS) { /* a third stream waits for one of two that read */
         cudaStreamSynchronize(stream);
         cudaMemcpyAsync(h, o, sizeof(h), cudaMemcpyDeviceToHost, stream);
-        cudaMemcpyAsync(h, o, sizeof(h) / 2, cudaMemcpyDeviceToHost, t);
+        cudaMemcpyAsync(half, o, sizeof(half), cudaMemcpyDeviceToHost, t); /* not h: two stores */
         cudaEventRecord(e, stream);
         cudaStreamWaitEvent(u, e, 0);
         cudaMemsetAsync(o, 0, 64 * sizeof(float), u);

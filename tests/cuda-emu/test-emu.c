@@ -99,7 +99,7 @@ static const struct {
     {"old_event", "race between streams", true},
     {"old_wait", "race between streams", true},
     {"kernels_without_event", "race between streams", false},
-    {"one_of_two_readers", "race between streams", true},
+    {"one_of_two_readers", "a store after a load", true},
 };
 
 START_TEST(wrong_kernels)

@@ -167,6 +167,33 @@ X
     grep -q '"finish_reason": *"stop"' "$scratch/out2"
 }
 ok 'a batch refuses values that it cannot read, and obeys the others' batch_values
+# A folder opens like a file; nothing is begun with one.
+batch_of_a_folder() {
+    mkdir -p "$scratch/folder" && rm -f "$scratch/none" || return 1
+    fails 1 "^dedit-client: $scratch/folder: is a directory, not a file$" "$client" batch --raw "$scratch/folder" &&
+        fails 1 'folder: is a directory' "$client" batch --raw --output "$scratch/none" "$scratch/folder" && [ ! -e "$scratch/none" ] || return 1
+    "$client" batch --raw < "$scratch/folder" 2> "$scratch/err" && return 1
+    grep -q -x 'dedit-client: standard input: is a directory, not a file' "$scratch/err" || return 1
+    for command in 'generate --file' trace-html; do
+        # shellcheck disable=SC2086 # words
+        fails 1 "$scratch/folder: is a directory, not a file" "$client" $command "$scratch/folder" || return 1
+    done
+    for command in generate chat; do
+        "$client" $command < "$scratch/folder" 2> "$scratch/err" && return 1
+        grep -q -x 'dedit-client: standard input: Is a directory' "$scratch/err" || return 1
+    done
+}
+ok 'a folder is no input' batch_of_a_folder
+# What other programs put into JSON: told in words; the other lines are done.
+batch_strange() {
+    printf '\357\273\277{"prompt": "hi"}\n{"prompt": "a\\u0000b"}\n{"messages": [{"role": "user", "content": "\\u0000"}]}\n{"a\\u0000": 1, "prompt": "hi"}\n{"prompt": "hi"}\n' > "$scratch/strange"
+    status 1 "$client" batch --raw --quiet -n 2 "$scratch/strange" && [ "$(wc -l < "$scratch/out")" -eq 5 ] &&
+        sed -n 1p "$scratch/out" | grep -q '"message":"the line begins with a byte order mark (EF BB BF), which JSON has not"' &&
+        [ "$(sed -n 2,4p "$scratch/out" | grep -c -F '"message":"a string has \\u0000, which no request can hold"')" -eq 3 ] && sed -n 5p "$scratch/out" | grep -q '"text":' || return 1
+    # A trace may hold any token.
+    printf '{"trace":1,"model":"m","method":"ar","prompt":"\\u0000"}\n' > "$scratch/strange" && "$client" trace-html "$scratch/strange" > "$scratch/out" && grep -q -F '\u0000' "$scratch/out"
+}
+ok 'byte order marks and NULs in JSON' batch_strange
 resume() {
     head -n 17 "$scratch/out1" > "$scratch/part"
     printf '{"line":18,"te' >> "$scratch/part"
@@ -409,14 +436,33 @@ removes() {
     [ -z "$(in_store)" ] && [ -d /etc ] && status 1 $rm t
 }
 ok 'rm: drafters and sums' removes
-# What earlier versions left when they were killed.
-old_leftovers() {
-    rm -rf "$scratch/store" && mkdir -p "$scratch/store/.x.adding" && sh -c 'echo $$' > "$scratch/dead" && dead=$(cat "$scratch/dead") || return 1
-    echo half > "$scratch/store/.x.adding/x" && : > "$scratch/store/y.sha256.tmp-$dead-0" && : > "$scratch/store/z.sha256.tmp-$$-0" && : > "$scratch/store/note.sha256.tmp"
+# What was left by a command that was killed goes, of a drafter's long name, too; a file whose name is only like one stays.
+leftovers() {
+    long=$(printf '%0199d' 0).drafter.gguf
+    rm -rf "$scratch/store" && mkdir -p "$scratch/store/.x.adding" "$scratch/store/.$long.adding" || return 1
+    echo half > "$scratch/store/.x.adding/x" && echo half > "$scratch/store/.$long.adding/$long" && : > "$scratch/store/y.sha256.tmp-4000000-0" &&
+        mkdir "$scratch/store/..adding" "$scratch/store/...adding"
     status 0 "$client" rm --store "$scratch/store" x && grep -q 'x.adding: removed what is left of a command that was killed' "$scratch/err" &&
-        [ "$(in_store)" = "note.sha256.tmp z.sha256.tmp-$$-0" ]
+        [ "$(in_store)" = '...adding ..adding y.sha256.tmp-4000000-0' ]
 }
-ok 'rm: what was left by a command that was killed' old_leftovers
+ok 'rm: what was left by a command that was killed' leftovers
+# Sums whose model somebody has removed: theirs are replaced, another text is not.
+stray_sums() {
+    rm -rf "$scratch/store" && "$client" add --store "$scratch/store" "$scratch/one.gguf" > /dev/null && cp "$scratch/store/one.gguf.sha256" "$scratch/want" || return 1
+    sed 's/^./0/' "$scratch/want" > "$scratch/store/one.gguf.sha256" && rm "$scratch/store/one.gguf" || return 1
+    status 0 "$client" add --store "$scratch/store" "$scratch/one.gguf" && grep -q 'one.gguf.sha256 is of a model that is gone, and is replaced' "$scratch/err" &&
+        cmp "$scratch/want" "$scratch/store/one.gguf.sha256" && [ "$(in_store)" = 'one.gguf one.gguf.sha256' ] && rm "$scratch/store/one.gguf" || return 1
+    for text in '' 'a note\n' "$(cut -c 1-64 "$scratch/want")  two.gguf\n" "$(cut -c 1-64 "$scratch/want")  one.gguf" "$(cut -c 1-63 "$scratch/want")  one.gguf\n" \
+        "$(cut -c 1-64 "$scratch/want")  one.gguf\nx\n" "$(cut -c 1-64 "$scratch/want")  one.gguf.old\n"; do
+        printf '%b' "$text" > "$scratch/store/one.gguf.sha256" && cp "$scratch/store/one.gguf.sha256" "$scratch/copy" || return 1
+        fails 1 'one.gguf.sha256: exists already, and is not what add writes for one.gguf' "$client" add --store "$scratch/store" "$scratch/one.gguf" &&
+            cmp "$scratch/copy" "$scratch/store/one.gguf.sha256" && [ "$(in_store)" = one.gguf.sha256 ] || return 1
+    done
+    # A folder's sums name its files.
+    rm -r "$scratch/store" && "$client" add --store "$scratch/store" --name tiny "$model" > /dev/null && rm -r "$scratch/store/tiny" &&
+        status 0 "$client" add --store "$scratch/store" --name tiny "$model" && (cd "$scratch/store" && sha256sum -c --quiet tiny.sha256) && rm -r "$scratch/store"
+}
+ok 'add: sums whose model is gone' stray_sums
 chat_json() {
     printf 'hi\n/show\n/nonsense\n' | "$client" chat --json --chat-format chatml --max-tokens 4 | python3 -c '
 import json, sys
@@ -458,6 +504,9 @@ in_bash() {
 ok 'completion in bash' in_bash
 
 ok 'a wrong option names the nearest' fails 2 'did you mean --temperature' "$client" generate --temprature 1 hi
+for o in -Z -Zq -qZ -qZq; do
+    ok "a wrong letter in $o is named" fails 2 '^dedit-client ping: -Z: unknown option' "$client" ping --socket "$scratch/s" $o
+done
 ok 'a wrong command names the nearest' fails 2 'did you mean generate' "$client" generat hi
 ok 'a missing value' fails 2 'needs a value' "$client" generate hi --seed
 ok 'a value that is no number' fails 2 'seed' "$client" generate --seed x hi

@@ -27,6 +27,19 @@ with open(os.path.join(BUILD, "config.h")) as _f:
 SOON = 10 * SLOW
 pb = dedit_py.load_proto(TOP)
 tests = []
+_preload = None
+
+
+def preload(**k):
+    """Environment with preload.c before the C library."""
+    global _preload
+    if not _preload:
+        _preload = tempfile.TemporaryDirectory()
+        subprocess.run(os.environ.get("CC", "cc").split()
+                       + ["-shared", "-fPIC", "-O1", "-o", _preload.name + "/p.so",
+                          os.path.join(TOP, "tests", "integration", "preload.c"), "-ldl"], check=True)
+    asan = os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"
+    return dict({"LD_PRELOAD": _preload.name + "/p.so", "ASAN_OPTIONS": asan}, **k)
 
 
 def test(f):

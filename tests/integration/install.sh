@@ -92,6 +92,15 @@ manuals() {
     done
 }
 ok 'manual pages' manuals
+# As configured, and as the program does it; nothing else is changed.
+etc=$(sed -n 's/^sysconfdir = //p' "$build/Makefile" | sed "s|\${prefix}|$(sed -n 's/^prefix = //p' "$build/Makefile")|")
+conf_place() {
+    "$build/daemon/dedit-d" --help | grep -q -F "($etc/dedit/dedit.conf and" || return 1
+    for page in man8/dedit-d.8 man5/dedit.conf.5; do
+        sed "s|/etc/dedit|$etc/dedit|g" "$top/man/${page##*/}" | cmp - "$(find "$root/usr" -path "*/$page")" || return 1
+    done
+}
+ok 'manual pages name the configuration where it is' conf_place
 examples() { for e in "$top"/docs/examples/*; do find "$root" -path "*/examples/${e##*/}" | grep -q . || return 1; done; }
 ok 'examples' examples
 finish

@@ -5,15 +5,25 @@
  *   FAKE_SLOW=SECONDS  mapping a file whose name ends in .safetensors takes so long
  *   FAKE_AFTER=1       ... after the mapping was made, not before
  *   FAKE_KILL=N        SIGKILL before the N-th call that changes files: writes, names, folders, locks
+ *   FAKE_CLOSE=FD      says on stderr that this descriptor is closed, and leaves it open
+ *   FAKE_LINE=N        there is no memory for the N-th line that is read
+ *   FAKE_KEPT=NAME     files of this name cannot be removed: EPERM
+ *   FAKE_CALLS=FILE    gets a line a call that makes names last or changes them
+ *   FAKE_LINK=ERRNO    no file gets another name, or its first one
+ *   FAKE_SOCKET=TYPE   there is no descriptor for a socket of this type
+ *   FAKE_LOST=1        what has been locked loses its name
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <time.h>
@@ -104,11 +114,136 @@ static void count(void)
         return real(__VA_ARGS__);                                                                  \
     }
 COUNTED(ssize_t, write, (int fd, const void *p, size_t n), fd, p, n)
-COUNTED(int, fsync, (int fd), fd)
-COUNTED(int, flock, (int fd, int how), fd, how)
 COUNTED(int, mkdir, (const char *path, mode_t mode), path, mode)
 COUNTED(int, rmdir, (const char *path), path)
-COUNTED(int, unlink, (const char *path), path)
-COUNTED(int, unlinkat, (int dir, const char *path, int flags), dir, path, flags)
-COUNTED(int, rename, (const char *from, const char *to), from, to)
-COUNTED(int, renameat2, (int d, const char *from, int e, const char *to, unsigned flags), d, from, e, to, flags)
+
+/* Of the form "fsync PATH" or "rename FROM TO". */
+static void tell(const char *call, const char *path, const char *to)
+{
+    const char *file = getenv("FAKE_CALLS");
+    FILE *f = file ? fopen(file, "a") : NULL;
+    count();
+    if (!f)
+        return;
+    fprintf(f, "%s %s%s%s\n", call, path, *to ? " " : "", to);
+    fclose(f);
+}
+
+static const char *path_of(int fd, char *path, size_t size)
+{
+    char name[64];
+    snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(name, path, size - 1);
+    path[n > 0 ? n : 0] = 0;
+    return path;
+}
+
+static int is_kept(const char *path)
+{
+    const char *kept = getenv("FAKE_KEPT"), *slash = strrchr(path, '/');
+    return kept && strcmp(slash ? slash + 1 : path, kept) == 0;
+}
+
+#define REAL(type, name, ...)                                                                      \
+    static type (*real)(__VA_ARGS__);                                                              \
+    if (!real)                                                                                     \
+    *(void **)&real = dlsym(RTLD_NEXT, #name)
+
+int fsync(int fd)
+{
+    char path[4096];
+    REAL(int, fsync, int);
+    tell("fsync", path_of(fd, path, sizeof path), "");
+    return real(fd);
+}
+
+int unlinkat(int dir, const char *path, int flags)
+{
+    REAL(int, unlinkat, int, const char *, int);
+    tell("remove", path, "");
+    if (is_kept(path)) {
+        errno = EPERM;
+        return -1;
+    }
+    return real(dir, path, flags);
+}
+
+int unlink(const char *path)
+{
+    return unlinkat(AT_FDCWD, path, 0);
+}
+
+int linkat(int d, const char *from, int e, const char *to, int flags)
+{
+    const char *why = getenv("FAKE_LINK");
+    REAL(int, linkat, int, const char *, int, const char *, int);
+    if (why) {
+        errno = atoi(why);
+        return -1;
+    }
+    return real(d, from, e, to, flags);
+}
+
+int rename(const char *from, const char *to)
+{
+    REAL(int, rename, const char *, const char *);
+    tell("rename", from, to);
+    return real(from, to);
+}
+
+int renameat2(int d, const char *from, int e, const char *to, unsigned flags)
+{
+    REAL(int, renameat2, int, const char *, int, const char *, unsigned);
+    tell("rename", from, to);
+    return real(d, from, e, to, flags);
+}
+
+int flock(int fd, int how)
+{
+    char path[4096];
+    REAL(int, flock, int, int);
+    count();
+    int r = real(fd, how);
+    if (r == 0 && getenv("FAKE_LOST"))
+        remove(path_of(fd, path, sizeof path));
+    return r;
+}
+
+int socket(int family, int type, int protocol)
+{
+    const char *none = getenv("FAKE_SOCKET");
+    REAL(int, socket, int, int, int);
+    if (none && atoi(none) == (type & ~(SOCK_CLOEXEC | SOCK_NONBLOCK))) {
+        errno = EMFILE;
+        return -1;
+    }
+    return real(family, type, protocol);
+}
+
+int close(int fd)
+{
+    const char *told = getenv("FAKE_CLOSE");
+    REAL(int, close, int);
+    if (!told || atoi(told) != fd)
+        return real(fd);
+    dprintf(2, "descriptor %d is closed\n", fd);
+    return 0;
+}
+
+/* getline() is an inline call of it in the C library's header. */
+ssize_t __getdelim(char **line, size_t *cap, int end, FILE *f)
+{
+    static int lines;
+    const char *at = getenv("FAKE_LINE");
+    REAL(ssize_t, __getdelim, char **, size_t *, int, FILE *);
+    if (at && ++lines == atoi(at)) {
+        errno = ENOMEM;
+        return -1;
+    }
+    return real(line, cap, end, f);
+}
+
+ssize_t getline(char **line, size_t *cap, FILE *f)
+{
+    return __getdelim(line, cap, '\n', f);
+}

@@ -3,6 +3,7 @@
 
 Speaks TAP.
 """
+import json
 import os
 import shutil
 import signal
@@ -15,23 +16,10 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from harness import (BUILD, DAEMON, MODELS, SLOW, SOON, TOP, Daemon, Notify, cases, endless, greedy,  # noqa: E402
-                     main, pb, refused, rss, sampled, test)
+                     main, pb, preload, refused, rss, sampled, test)
 from dedit_py import Client, Closed, DaemonError, FINISHED  # noqa: E402
 
 CLIENT = os.path.join(BUILD, "client", "dedit-client")
-_preload = None
-
-
-def preload(**k):
-    """Environment with preload.c before the C library."""
-    global _preload
-    if not _preload:
-        _preload = tempfile.TemporaryDirectory()
-        subprocess.run(os.environ.get("CC", "cc").split()
-                       + ["-shared", "-fPIC", "-O1", "-o", _preload.name + "/p.so",
-                          os.path.join(TOP, "tests", "integration", "preload.c"), "-ldl"], check=True)
-    asan = os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"
-    return dict({"LD_PRELOAD": _preload.name + "/p.so", "ASAN_OPTIONS": asan}, **k)
 
 
 def order(c, kind, **k):
@@ -385,6 +373,19 @@ def a_reload_drops_models_in_every_state():
     order(c, "load_model", name="m0")
     assert len(c.ids(c.submit(greedy([5, 6, 7], 5, model="m0")))[0]) == 5
     d.stop()
+
+
+@test
+def a_model_that_is_loaded_later_computes_like_the_others():
+    """What is configured for all models holds for one that is named at run time: no AMX class with exact = yes, the tier
+    of DEDIT_CPU_TIER."""
+    path = os.path.join(MODELS, "b_llama_rope3")  # BF16
+    for conf, env in (("", {}), ("[daemon]\nexact = yes\n", {}), ("", {"DEDIT_CPU_TIER": "c"})):
+        d = Daemon(models=("b_llama_rope3",), conf=conf, env=env)
+        order(d.client(), "load_model", name="later", path=path)
+        classes = {m.numeric_class for m in order(d.client(), "list_models").models.models}
+        assert len(classes) == 1 and (not conf and not env or classes == {"exact, kv f32"}), (conf, env, classes)
+        d.stop()
 
 
 @test
@@ -879,6 +880,35 @@ def default_signals():
     """A shell's background job ignores SIGINT, and one under nohup SIGHUP; so would what they start."""
     for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(sig, signal.SIG_DFL)
+
+
+@test
+def batch_ends_at_signals():
+    """SIGINT: status 130, SIGTERM: the signal; whole results are kept, and the same command goes on behind them."""
+    d = Daemon()
+    base = tempfile.mkdtemp(prefix="dedit-life-")
+    with open(base + "/in", "w") as f:
+        f.write("".join('{"prompt": "%d"}\n' % i for i in range(4000)))
+    out = base + "/out"
+    batch = ["batch", "--socket", d.path, "--raw", "--quiet", "-p", "1", "-n", "500", "--ignore-eos", "--output", out, base + "/in"]
+    try:
+        done = 0
+        for sig, status in ((signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)):
+            p = subprocess.Popen([CLIENT] + batch, preexec_fn=default_signals)
+            deadline = time.monotonic() + 60 * SLOW
+            while not os.path.exists(out) or len(open(out).read().splitlines()) < done + 3:
+                assert time.monotonic() < deadline and p.poll() is None
+                time.sleep(0.01)
+            p.send_signal(sig)
+            assert p.wait(30 * SLOW) == status, (sig, p.returncode)
+            with open(out) as f:
+                lines = f.read().split("\n")
+            whole = [json.loads(line)["line"] for line in lines[:-1]]
+            assert whole == list(range(1, len(whole) + 1)) and len(whole) >= done + 3, whole
+            done = len(whole)
+    finally:
+        shutil.rmtree(base)
+    d.stop()
 
 
 @test

@@ -33,6 +33,8 @@ no_locale() {
 }
 no_ctype() { calls 'isalpha|isdigit|isalnum|isspace|isupper|islower|ispunct|isxdigit|isprint|tolower|toupper|strcasecmp|strncasecmp' "$libraries"; }
 no_unbounded() { calls 'gets|strcpy|strcat|sprintf|vsprintf|stpcpy|strtok|alloca|tmpnam|mktemp' "$all"; }
+# base/line.h tells the end of a file from what could not be read.
+no_getline() { calls 'getline|getdelim' "$all" | grep -v '^base/line\.c:'; }
 # What getline(), scandir() and open_memstream() give is freed by free().
 no_malloc() {
     calls 'malloc|calloc|realloc|reallocarray|strdup|strndup|asprintf|vasprintf|aligned_alloc|posix_memalign|memalign|valloc' "$all" |
@@ -51,6 +53,7 @@ check 'libraries do not print' no_printing
 check 'numbers are parsed by base/parse.h' no_locale
 check 'no character classes of the locale' no_ctype
 check 'no unbounded copies' no_unbounded
+check 'lines are read by base/line.h' no_getline
 check 'allocation goes through base/alloc.h' no_malloc
 check 'no libm calls in kernels' no_libm
 check 'no transcendental libm calls in the engine' no_libm_in_engine
@@ -82,12 +85,13 @@ cat > "$bad/base/a.c" <<'X'
 /* exit(1); printf("x"); */
 void f(void) { s->free(p); my_free(p); mem_free(p); snprintf(b, 3, "exit(1) malloc(3)"); }
 void g(void) { exit (1); }
-void h(void) { fprintf(stderr, "x"); free(p); atof("1"); x = isdigit(c); strcpy(a, b); }
+void h(void) { fprintf(stderr, "x"); free(p); atof("1"); x = isdigit(c); strcpy(a, b); getline(&a, &n, f); }
 X
 echo 'float f(float x) { return expf(x) + dk_expf(x) + sqrt(x); }' > "$bad/kernels/k.c"
 check_finds 'exit is found, in code only' 1 no_exit
 check_finds 'printing is found' 1 no_printing
 check_finds 'atof is found' 1 no_locale
+check_finds 'getline is found' 1 no_getline
 check_finds 'isdigit is found' 1 no_ctype
 check_finds 'strcpy is found' 1 no_unbounded
 check_finds 'free is found, members and prefixed names are not' 1 no_malloc

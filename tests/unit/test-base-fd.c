@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/fd.h"
+#include "base/line.h"
 #include "base/mapguard.h"
 #include "base/out_file.h"
 #include "tests/unit/util.h"
@@ -592,6 +593,49 @@ START_TEST(out_files_apart)
 }
 END_TEST
 
+static ssize_t two_lines_and_a_fault(void *cookie, char *buf, size_t size)
+{
+    static const char text[] = "one\n \t\n";
+    int *calls = cookie;
+    if ((*calls)++ || size < sizeof text) {
+        errno = EIO;
+        return -1;
+    }
+    memcpy(buf, text, sizeof text - 1);
+    return sizeof text - 1;
+}
+
+/* The end, and what is no end although no line came. */
+START_TEST(lines)
+{
+    struct error e = {0};
+    char *line = NULL, text[] = "\n  \none\r\n\ttwo";
+    size_t cap = 0;
+    int calls = 0;
+    FILE *f = fmemopen(text, strlen(text), "r");
+    ck_assert_int_eq(line_read(f, "a file", &line, &cap, &e), 1);
+    ck_assert_int_eq(line_read_next(f, "a file", &line, &cap, &e), 5);
+    ck_assert_str_eq(line, "one\r\n");
+    ck_assert_int_eq(line_read_next(f, "a file", &line, &cap, &e), 4);
+    ck_assert_str_eq(line, "\ttwo");
+    ck_assert_int_eq(line_read_next(f, "a file", &line, &cap, &e), 0);
+    ck_assert_int_eq(line_read(f, "a file", &line, &cap, &e), 0);
+    fclose(f);
+
+    f = fopencookie(&calls, "r", (cookie_io_functions_t){.read = two_lines_and_a_fault});
+    ck_assert_int_eq(line_read(f, "a file", &line, &cap, &e), 4);
+    ck_fails((int)line_read_next(f, "a file", &line, &cap, &e), IO, &e);
+    ck_assert_str_eq(e.msg, "a file: Input/output error");
+    fclose(f);
+
+    f = fopen(test_tmpdir(), "r");
+    ck_fails((int)line_read(f, "a folder", &line, &cap, &e), IO, &e);
+    ck_assert_str_eq(e.msg, "a folder: Is a directory");
+    fclose(f);
+    free(line);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("base-fd");
@@ -606,6 +650,7 @@ int main(void)
     tcase_add_test(t, read_oom);
     tcase_add_test(t, write_atomic);
     tcase_add_test(t, folders);
+    tcase_add_test(t, lines);
     tcase_add_test(t, out_files);
     tcase_add_test(t, out_files_as_they_are);
     tcase_add_test(t, out_files_apart);

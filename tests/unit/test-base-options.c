@@ -79,6 +79,12 @@ static const struct {
     {{"--number", NULL}, "option --number needs a value"},
     {{"--number=10", NULL}, "--number: \"10\" is not an integer from 1 to 9"},
     {{"-x", NULL}, "option -x is unknown"},
+    /* getopt_long() is still at the word, or past it. */
+    {{"-xy", NULL}, "option -x is unknown"},
+    {{"--flag", "-xy", NULL}, "option -x is unknown"},
+    {{"word", "-:", NULL}, "option -: is unknown"},
+    {{"--flag", "-\303\251", NULL}, "option -\303\251 is unknown"},
+    {{"--flag", "-\001", NULL}, "option -? is unknown"},
 };
 START_TEST(refused)
 {

@@ -157,12 +157,30 @@ START_TEST(mistakes_are_named_with_file_and_line)
     wrong("# x\n[model a]\n ; y\n\n[daemon]\nthreads = 1\n", 2, "[model NAME] without path");
     wrong("[model a/b]\npath = /x\n", 2, "letters, digits");
     wrong("[daemon]\ndefault_model = z\n[model a]\npath = /x\n", 0, "no section [model z]");
-    wrong("[daemon]\ncpu_tier = mmx\n", 0, "mmx");
+    /* The key, not the variable that it goes before. */
+    wrong("[daemon]\ncpu_tier = mmx\n", 2, "[daemon] cpu_tier: 'mmx' is not one of c, avx2");
+    setenv("DEDIT_CPU_TIER", "sse", 1);
+    wrong("[daemon]\ncpu_tier = mmx\n", 2, "[daemon] cpu_tier: 'mmx' is not one of");
+    struct error err = {0};
+    struct config *c = NULL;
+    conf("");
+    ck_fails(load(ARGS("--config", file), &c, &err), INVALID, &err);
+    ck_assert_str_eq(err.msg, "DEDIT_CPU_TIER: 'sse' is not one of c, avx2, avx512, amx");
+    ck_fails(load(ARGS("--config", file, "--cpu-tier", "x"), &c, &err), INVALID, &err);
+    ck_assert_ptr_nonnull(strstr(err.msg, "command line: [daemon] cpu_tier: 'x' is not"));
+    unsetenv("DEDIT_CPU_TIER");
     wrong("[model a]\npath = x\ndevice = gpu\n", 0, "cuda:N");
     wrong("[model a]\nexactness = loose\n", 2,
           "exactness: \"loose\" is no value of the form strict|fast");
     wrong("[daemon]\nexact = yes\n[model a]\npath = x\nexactness = fast\n", 0,
           "[model a] exactness: fast does not go with exact = yes");
+    wrong("[model a]\npath = /x\n\n [model a]\npreload = yes\n", 4,
+          "[model a]: given twice in this file, first in line 1");
+    wrong("; x\n[daemon]\nthreads = 1\n[limits]\n[daemon]\n", 5,
+          "[daemon]: given twice in this file, first in line 2");
+    /* A byte order mark is no part of the first line. */
+    wrong("\xef\xbb\xbf[model a]\n", 1, "a [model NAME] without path");
+    wrong("\xef\xbb\xbf[daemon]\nthread = 1\n", 2, "[daemon] thread: unknown key");
     /* Longer than the ini parser's buffers: never cut, always refused. */
     snprintf(text, sizeof text, "[daemon]\nsocket = /%0200d\n", 0);
     wrong(text, 2, "a line has at most 190");
@@ -183,7 +201,7 @@ START_TEST(a_file_may_have_many_keys)
     ck_assert_uint_eq(c->n_models, 100);
     config_free(c);
     snprintf(text + n, sizeof text - n, "[model m99]\npath = /y\n");
-    wrong(text, 302, "given twice");
+    wrong(text, 301, "[model m99]: given twice in this file, first in line 298");
 }
 END_TEST
 
@@ -192,6 +210,8 @@ START_TEST(wrong_flags_are_named)
     static const struct {
         const char *flag, *words;
     } bad[] = {{"--thread-count=1", "--thread-count=1: unknown option"},
+               {"-q", "-q: unknown option"},
+               {"-xy", "-x: unknown option"},
                {"--threads=x", "command line: threads"},
                {"what", "what: unexpected argument"},
                {"--socket=/a\n[x]", "socket"},
@@ -394,6 +414,35 @@ START_TEST(all_faults_are_told)
 }
 END_TEST
 
+/* A large file that is something else: it ends after a hundred lines, not after an hour. */
+START_TEST(a_text_that_is_no_configuration)
+{
+    enum { LINES = 100000, TOLD = 100 };
+    static const char line[] = "nonsense\n";
+    struct error err = {0};
+    char *text = NULL, *lines = mem_alloc(LINES * (sizeof line - 1) + 1);
+    size_t n = 0;
+    for (size_t i = 0; i <= LINES; i++)
+        memcpy(lines + (i < LINES ? i : LINES - 1) * (sizeof line - 1), line, sizeof line);
+    conf(lines);
+    const char **args = ARGS("--check-config", "--config", file);
+    ck_ok(config_check(4, (char **)(uintptr_t)args, &text, &n, &err), &err);
+    ck_assert_uint_eq(n, TOLD + 1);
+    ck_assert_ptr_nonnull(strstr(text, ":100: neither [section] nor key = value\n"));
+    ck_assert_ptr_null(strstr(text, ":101: "));
+    ck_assert_ptr_nonnull(strstr(text,
+                                 ": more than 100 lines are neither [section] nor key = value: "
+                                 "this is no configuration\n"));
+    mem_free(text);
+    lines[TOLD * (sizeof line - 1)] = 0; /* a hundred are told, and no more is said */
+    conf(lines);
+    ck_ok(config_check(4, (char **)(uintptr_t)args, &text, &n, &err), &err);
+    ck_assert_uint_eq(n, TOLD);
+    mem_free(text);
+    mem_free(lines);
+}
+END_TEST
+
 START_TEST(allocations_may_fail_while_faults_are_told)
 {
     struct test_oom o = {0};
@@ -440,6 +489,7 @@ int main(void)
     tcase_add_test(t, a_relative_folder_of_models_is_made_absolute);
     tcase_add_test(t, a_reload_keeps_what_needs_a_restart);
     tcase_add_test(t, all_faults_are_told);
+    tcase_add_test(t, a_text_that_is_no_configuration);
     tcase_add_test(t, allocations_may_fail_while_faults_are_told);
     tcase_add_test(t, allocations_may_fail);
     return test_main(s);

@@ -141,6 +141,9 @@ START_TEST(test_messages)
     struct error e = {0};
     ck_fails(js_parse_line("{\"a\": x}", 8, "f.jsonl", 7, &line, &e), FORMAT, &e);
     ck_assert_str_eq(e.msg, "f.jsonl:7:7: not a value of JSON");
+    ck_fails(js_parse("\xef\xbb\xbf{}", 5, "f.json", &line, &e), FORMAT, &e);
+    ck_assert_str_eq(
+        e.msg, "f.json:1:1: begins with a byte order mark (EF BB BF), which JSON has not");
     ck_fails(js_parse_line("[]", 2, "f.jsonl", 7, &line, &e), FORMAT, &e);
     ck_assert_str_eq(e.msg, "f.jsonl:7: must be a JSON object, is an array");
     ck_fails(js_parse_line("\xfd"

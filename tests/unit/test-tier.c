@@ -45,13 +45,12 @@ START_TEST(tier_choice)
             ck_assert_uint_eq(t, i);
         } else {
             ck_fails(dk_tier_choose(dk_tier_name((enum dk_tier)i), &t, &err), UNSUPPORTED, &err);
-            ck_assert_ptr_nonnull(strstr(err.msg, "DEDIT_CPU_TIER"));
             ck_assert_ptr_nonnull(strstr(err.msg, dk_tier_name(best)));
             ck_assert_uint_eq(t, DK_TIER_COUNT);
         }
     }
     ck_fails(dk_tier_choose("sse9", &t, &err), INVALID, &err);
-    ck_assert_ptr_nonnull(strstr(err.msg, "DEDIT_CPU_TIER"));
+    ck_assert_ptr_null(strstr(err.msg, "DEDIT_CPU_TIER")); /* who asked knows where it stands */
     ck_assert_ptr_nonnull(strstr(err.msg, "sse9"));
 }
 END_TEST

@@ -248,6 +248,14 @@ START_TEST(shards_are_gone_on_with)
     shards_free(s);
     ck_fails(open_shards(dir, other, &c, &s, &f, &err), MISMATCH, &err);
     ck_assert_msg(strstr(err.msg, "\"x\" is 0.15 there, 0.25 now"), "%s", err.msg);
+    /* A dtype that nobody wrote was "file". */
+    json_object_set_new(header, "dtype", json_string("file"));
+    ck_ok(open_shards(dir, header, &c, &s, &f, &err), &err);
+    shards_free(s);
+    json_object_set_new(header, "dtype", json_string("bf16"));
+    ck_fails(open_shards(dir, header, &c, &s, &f, &err), MISMATCH, &err);
+    ck_assert_msg(strstr(err.msg, "\"dtype\" is \"file\" there, \"bf16\" now"), "%s", err.msg);
+    json_object_del(header, "dtype");
     /* A damaged line is cut off in the last shard, and an error in one before. */
     snprintf(path, sizeof(path), "%s/t-00000.jsonl", dir);
     fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);

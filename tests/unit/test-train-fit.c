@@ -342,6 +342,12 @@ START_TEST(test_mismatch)
     o.window = 5;
     refused(&o, DEDIT_E_MISMATCH, "--window 4, now it is 5");
     o.window = 4;
+    o.dtype = BACKEND_DTYPE_BF16;
+    refused(&o, DEDIT_E_MISMATCH, "--dtype \"file\", now it is \"bf16\"");
+    o.dtype = BACKEND_DTYPE_AUTO; /* as filed, too */
+    o.init = o.init == FIT_INIT_RANDOM ? FIT_INIT_TARGET : FIT_INIT_RANDOM;
+    refused(&o, DEDIT_E_MISMATCH, "--init");
+    o.init = o.init == FIT_INIT_RANDOM ? FIT_INIT_TARGET : FIT_INIT_RANDOM;
     write_data("more.jsonl", 30, 3);
     const char *more = at("more.jsonl");
     o.data = &more;

@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "base/fd.h"
+#include "base/line.h"
 
 #define TEST_TIMEOUT_S 900 /* for what hangs; a busy machine is no fault */
 
@@ -100,7 +101,9 @@ int test_main(Suite *s)
     size_t cap = 0;
     bool failed = false;
     int tests = 0;
-    while (f && getline(&line, &cap, f) > 0) {
+    struct error err = {0};
+    long n = 0;
+    while (f && (n = line_read(f, path, &line, &cap, &err)) > 0) {
         failed |= !strncmp(line, "not ok", 6) && !strstr(line, ": SKIP: ");
         tests += !strncmp(line, "ok", 2) || !strncmp(line, "not ok", 6);
         print_tap(line);
@@ -108,6 +111,10 @@ int test_main(Suite *s)
     free(line);
     if (f)
         fclose(f);
+    if (n < 0) {
+        printf("Bail out! %s\n", err.msg);
+        failed = true;
+    }
     if (!tests) {
         puts("Bail out! no test ran");
         failed = true;
@@ -173,8 +180,10 @@ void jsonl_open(struct jsonl *j, const char *path)
 json_t *jsonl_next(struct jsonl *j)
 {
     for (;;) {
-        ssize_t n = getline(&j->line, &j->cap, j->f);
-        if (n < 0)
+        struct error err = {0};
+        const long n = line_read(j->f, j->path, &j->line, &j->cap, &err);
+        ck_assert_msg(n >= 0, "%s", err.msg);
+        if (n == 0)
             return NULL;
         j->number++;
         if (strspn(j->line, " \t\r\n") == (size_t)n)
