@@ -20,6 +20,7 @@
 enum { CROWD = 6, OUT = EMU_FEWER(16, 10), LONGEST = 26 };
 
 static char target[512], drafter[512];
+static uint32_t n_crowd = CROWD, length = OUT;
 
 struct how {
     const char *name;
@@ -65,14 +66,14 @@ static struct engine_request request_of(uint32_t i, struct test_record *out)
     struct sampling_params *s = &q.sampling;
     sampling_params_init(s);
     s->temperature = i % 2 ? 0.8f : 0;
-    s->max_tokens = OUT - i;
+    s->max_tokens = length - i;
     s->seed = i;
     s->has_seed = true;
     s->ignore_eos = true;
     s->logprobs = i % 3 ? -1 : 2;
     s->repetition_penalty = i == 2 ? 1.3f : 1;
     s->top_k = i == 5 ? 12 : 0;
-    *out = (struct test_record){.most = OUT};
+    *out = (struct test_record){.most = length};
     q.sink = test_record_sink(out);
     q.drafting.method = DRAFT_AR;
     return q;
@@ -82,7 +83,7 @@ static void make_wanted(void)
 {
     struct error err = {0};
     struct engine *cpu = open_engine("cpu", 2, 0);
-    for (uint32_t i = 0; i < CROWD; i++) {
+    for (uint32_t i = 0; i < n_crowd; i++) {
         for (uint32_t j = 0; j < LONGEST; j++)
             crowd[i].prompt[j] = (i / 2 + j * 11) % 96;
         struct engine_request q = request_of(i, &crowd[i].want);
@@ -90,7 +91,7 @@ static void make_wanted(void)
     }
     while (engine_step(cpu, &err))
         ;
-    for (uint32_t i = 0; i < CROWD; i++)
+    for (uint32_t i = 0; i < n_crowd; i++)
         crowd[i].r = request_free(crowd[i].r);
     engine_free(cpu);
 }
@@ -139,7 +140,7 @@ static bool flies(const struct engine *e, const struct request *r)
 /* One is sent away, one ends, in the middle of their texts, and, where batches ever are, on their way. */
 static void disturb(struct engine *e, const struct how *h, uint32_t n)
 {
-    const bool ever = h->cohorts > 1 && h->methods[0] != DRAFT_AR;
+    const bool ever = h->cohorts > 1 && h->methods[0] != DRAFT_AR && !h->apart;
     for (uint32_t i = 0; i < n; i++) {
         struct one *o = &crowd[i];
         if (!o->r || o->out.finished)
@@ -164,7 +165,7 @@ struct seen {
 
 static void check(const struct how *h, struct seen *seen)
 {
-    for (uint32_t i = 0; i < CROWD; i++) {
+    for (uint32_t i = 0; i < n_crowd; i++) {
         struct one *o = &crowd[i];
         char what[80];
         (void)snprintf(what, sizeof(what), "%s, %u cohorts, request %u", h->name, h->cohorts, i);
@@ -189,8 +190,8 @@ static struct seen run(struct engine *e, const struct how *h)
     struct error err = {0};
     struct seen seen = {0};
     uint32_t n = 0;
-    for (int step = 0, more = 1; more || n < CROWD || e->n_parked || e->n_waiting; step++) {
-        while (n < CROWD && (h->calm || n < 3 || 2 * (int)n <= step))
+    for (int step = 0, more = 1; more || n < n_crowd || e->n_parked || e->n_waiting; step++) {
+        while (n < n_crowd && (h->calm || n < 3 || 2 * (int)n <= step))
             submit(e, n++, h);
         more = engine_step(e, &err);
         ck_assert_msg(more >= 0, "%s: %s", h->name, err.msg);
@@ -223,8 +224,17 @@ START_TEST(same_bytes)
 {
     const struct how *h = &hows[_i];
     struct engine *e = open_engine("emu", h->cohorts, h->blocks);
+    if (h->blocks) { /* two may begin, and there is no room for both their ends */
+        n_crowd = 3;
+        length = OUT + 14;
+    }
     make_wanted();
+    const struct emu_counts a = emu_counts_now();
     const struct seen seen = run(e, h);
+    const struct emu_counts b = emu_counts_now();
+    /* All that is needed was taken when the model was loaded. */
+    ck_assert(a.blocks == b.blocks && a.pinned == b.pinned && a.bytes == b.bytes);
+    ck_assert(a.streams == b.streams && a.events == b.events && b.streams == h->cohorts);
     ck_assert(_i == 0 || (seen.accepted && seen.rejected));
     ck_assert(seen.preempted);
     ck_assert(h->calm || seen.cancelled == 1);
@@ -315,6 +325,47 @@ START_TEST(together_again)
 }
 END_TEST
 
+/* Lanes that there are not, batches that the host has to see, and results that nobody has asked for. */
+START_TEST(refused)
+{
+    struct error err = {0};
+    struct engine *e = open_engine("emu", 2, 0);
+    const struct backend *b = e->space.backend;
+    struct seq *s = NULL;
+    uint64_t ns;
+    ck_ok(engine_seq_new(e, &s, &err), &err);
+    ck_ok(seq_reserve(s, &e->space, 1, &err), &err);
+    s->tokens[0] = 1;
+    seq_rows(s, 0, 1, e->rows);
+    struct fwd_batch batch = {.n_rows = 1, .rows = e->rows, .later = true};
+    ck_fails(b->forward(e->space.model, &batch, &err), INTERNAL, &err);
+    batch.lane = 3;
+    ck_fails(b->forward(e->space.model, &batch, &err), INTERNAL, &err);
+    batch.lane = 2;
+    e->rows[0].logits = e->logits;
+    ck_fails(b->forward(e->space.model, &batch, &err), INTERNAL, &err);
+    ck_fails(b->finish(e->space.model, 2, &ns, &err), INTERNAL, &err);
+    ck_fails(b->finish(e->space.model, 3, &ns, &err), INTERNAL, &err);
+    e->rows[0].logits = NULL;
+    ck_ok(b->forward(e->space.model, &batch, &err), &err);
+    ck_ok(b->forward(e->space.model, &batch, &err), &err); /* what nobody took is waited for */
+    ck_ok(b->finish(e->space.model, 2, &ns, &err), &err);
+    ck_fails(b->finish(e->space.model, 2, &ns, &err), INTERNAL, &err);
+    engine_seq_free(e, s);
+    engine_free(e);
+    /* Without a drafter there is one cohort, on one stream. */
+    struct engine_config c = test_engine_config();
+    c.device = "emu";
+    c.cohorts = 2;
+    e = test_engine(target, &c);
+    ck_assert_uint_eq(e->n_cohorts, 1);
+    ck_assert_uint_eq(emu_counts_now().streams, 1);
+    e = engine_free(e);
+    c.cohorts = 3;
+    ck_fails(engine_new(target, &c, NULL, NULL, &e, &err), INVALID, &err);
+}
+END_TEST
+
 /* ---- orders that are left out ------------------------------------------------------------------------------ */
 
 static struct dcu_api less;
@@ -371,6 +422,7 @@ int main(void)
     t = test_case(s, "overlap");
     tcase_add_test(t, overlapping);
     tcase_add_test(t, together_again);
+    tcase_add_test(t, refused);
 #if !defined(__SANITIZE_THREAD__) &&                                                               \
     !defined(__SANITIZE_ADDRESS__) /* they look at accesses themselves */
     t = test_case(s, "races");
