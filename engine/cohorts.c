@@ -92,7 +92,7 @@ bool cohorts_overlap(const struct engine *e)
     return e->n_members < e->n_running;
 }
 
-void cohorts_drop(struct engine *e, const struct request *r, bool freed)
+void cohorts_drop(struct engine *e, struct request *r)
 {
     for (uint32_t c = 0; c < e->n_cohorts; c++) {
         struct step *s = &e->steps[c];
@@ -101,10 +101,11 @@ void cohorts_drop(struct engine *e, const struct request *r, bool freed)
         for (uint32_t i = 0; i < s->n_entries; i++)
             if (s->entries[i].r == r)
                 s->entries[i].r = NULL;
-        for (uint32_t i = 0; i < s->n_begun && freed; i++)
+        for (uint32_t i = 0; i < s->n_begun; i++)
             if (s->begun[i] == r) {
                 s->begun[i] = NULL;
                 s->draft_entries[i].round = NULL;
+                r->drafting->begun = false;
             }
     }
 }

@@ -191,8 +191,8 @@ uint32_t cohorts_gather(struct engine *e);
 bool cohorts_alone(const struct engine *e);
 /* Will another cohort's batch be there while this one's is on its way? */
 bool cohorts_overlap(const struct engine *e);
-/* r has ended, or given its K/V away: nothing that is on its way is for it.  freed: not its drafts either. */
-void cohorts_drop(struct engine *e, const struct request *r, bool freed);
+/* r has ended, or given its K/V away: nothing that is on its way is for it, and it may begin anew at once. */
+void cohorts_drop(struct engine *e, struct request *r);
 
 /* step.c */
 /* Entries of a batch that is there whose requests still want it come together; their number. */

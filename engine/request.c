@@ -100,7 +100,7 @@ void request_park(struct request *r)
 void request_preempt(struct request *r)
 {
     struct engine *e = r->engine;
-    cohorts_drop(e, r, false);
+    cohorts_drop(e, r);
     seq_release(&r->seq, e->space.pool);
     drafting_reset(r->drafting);
     drafting_forget_context(e, r->drafting);
@@ -262,7 +262,7 @@ void request_finish(struct request *r, enum finish_reason reason, const struct e
         error = &nomem;
     }
     request_unlist(r);
-    cohorts_drop(e, r, true);
+    cohorts_drop(e, r);
     e->n_empty -= r->max_tokens == 0;
     r->state = REQUEST_DONE;
     seq_done(&r->seq, e->space.pool);

@@ -136,7 +136,8 @@ static int commit(struct engine *e, struct took took, struct error *err)
         return r;
     const uint64_t so_far = clock_now_ns() - s->t0;
     s->t0 += drafted_ns < so_far ? drafted_ns : so_far; /* two clocks */
-    const bool whole = s->n_entries == step_compact(s);
+    const uint32_t formed = s->n_entries;
+    const bool whole = step_compact(s) == formed;
     for (uint32_t i = 0; i < s->n_entries && s->drafts; i++)
         round_drafted(e, &s->entries[i]);
     e->stats.steps++;
