@@ -140,6 +140,10 @@ static int finish_model(struct checking *k, struct config *c, struct model_confi
         ERR(k->err, INVALID, "fast does not go with exact = yes");
         r = model_fault(k, m, "exactness");
     }
+    if (r == 0 && (m->engine.cohorts < 1 || m->engine.cohorts > 2)) {
+        ERR(k->err, INVALID, "%u, must be 1 or 2", m->engine.cohorts);
+        r = model_fault(k, m, "cohorts");
+    }
     return r;
 }
 

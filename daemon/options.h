@@ -90,4 +90,7 @@
     X("max_num_seqs", U32, engine.max_num_seqs, "64", "requests", "running at once; 0: 64")        \
     X("max_num_batched_tokens", U32, engine.max_num_batched_tokens, "512", "tokens", "rows of a step; 0: 512") \
     X("prefill_chunk", U32, engine.prefill_chunk, "256", "tokens", "prompt rows of a request per step; 0: 256") \
+    X("cohorts", U32, engine.cohorts, "1", "number",                                               \
+      "on a CUDA device, with a drafter: 2, half of the requests is drafted for while the rest is verified") \
+    X("cohort_seqs", U32, engine.cohort_seqs, "2", "requests", "that drafts are made for, from which on there are two cohorts; 0: 2") \
     X("enable_prefix_caching", BOOL, engine.enable_prefix_caching, "yes", "yes|no", "reuse of KV blocks of equal prefixes")

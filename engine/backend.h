@@ -39,6 +39,9 @@ struct backend_options {
     uint32_t max_rows;    /* rows of one forward call */
     uint32_t max_context; /* positions; RoPE tables reach so far */
     uint32_t tap_rows;    /* rows of a drafter's taps(); 0: none */
+    /* Batches that may be on their way at once, see backend.finish; then a drafter has a stream of its own, and
+     * works while its target does.  0: none. */
+    uint32_t lanes;
     /* CUDA: the device, and what opened it (engine/device.h). */
     int device;
     const struct dcu_api *cuda;
@@ -130,7 +133,13 @@ struct fwd_batch {
     /* Of a drafter, see backend.collect: its rounds; NULL: the results are there when forward() returns. */
     const struct fwd_span *spans;
     uint32_t n_spans;
-    /* Of a target, [n_rows]: the pick of its drafter's last batch, which had spans, whose token a row is fed:
+    /* What the batch's memory on the host is taken from: 0, or 1 .. backend_options.lanes.  Nobody may use a lane
+     * whose batch is on its way.  The same for a drafter's passes and the target's batch that is fed with them. */
+    uint32_t lane;
+    /* Of a target: nobody waits, see backend.finish.  Rows have no logits, and no taps on the host; draws stay as
+     * they are. */
+    bool later;
+    /* Of a target, [n_rows]: the pick of its drafter's last batch of this lane, which had spans, whose token a row is fed:
      * that of the first pass that repeats an earlier one in its round, else of the last.  UINT32_MAX: the
      * row's own.  NULL: all rows have theirs. */
     const uint32_t *feed;
@@ -191,12 +200,18 @@ struct backend {
                         const struct backend_options *o, enum backend_dtype dtype,
                         struct backend_memory *ret, struct error *err);
     /*
+     * Waits for a target's batch that nobody has waited for, and fills in what its draws are for; *ret_ns: the time
+     * that it took on the device, beside whatever else ran there.  When it fails nothing is on its way any
+     * more.  NULL: every batch is waited for.
+     */
+    int (*finish)(struct backend_model *m, uint32_t lane, uint64_t *ret_ns, struct error *err);
+    /*
      * Results of forward() of a batch with spans, which nobody has waited for, the tokens by pick and the nodes
      * that rows of the target are fed with, and the time that it took on the device; behind a forward() of
-     * the target.  NULL: no batch has spans.
+     * the target, or its finish().  NULL: no batch has spans.
      */
-    int (*collect)(struct backend_model *drafter, uint32_t *ret_tokens, struct fwd_node *ret_nodes,
-                   uint64_t *ret_ns, struct error *err);
+    int (*collect)(struct backend_model *drafter, uint32_t lane, uint32_t *ret_tokens,
+                   struct fwd_node *ret_nodes, uint64_t *ret_ns, struct error *err);
     /*
      * Room for the taps of backend_options.tap_rows rows, n_taps * hidden floats each, in the memory
      * where forward() of the target and inject() of the drafter work: rows that point there stay

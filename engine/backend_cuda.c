@@ -2,33 +2,11 @@
 /* The CUDA backend's table of functions and its small members. */
 #include "engine/backend_cuda.h"
 
-struct cuda_model *cuda_owner(struct cuda_model *m)
-{
-    return m->target ? m->target : m;
-}
-
-int cuda_wait(struct cuda_model *m, const char *what, struct error *err)
-{
-    CUDA_DO(m, err, what, m->api->stream_wait(m->stream));
-    cuda_owner(m)->waits++;
-    return 0;
-}
-
-int cuda_take_later(struct cuda_model *m, struct error *err)
-{
-    const struct cuda_model *o = cuda_owner(m);
-    int r = o->waits < m->later_free ? cuda_wait(m, "earlier work", err) : 0;
-    if (r < 0)
-        return r;
-    m->later_free = o->waits + 1;
-    return 0;
-}
-
 static int cuda_kv_copy(struct backend_model *model, const uint32_t *from, const uint32_t *to,
                         size_t n, struct error *err)
 {
     struct cuda_model *m = cuda_of(model);
-    struct cuda_batch *h = &m->p.later, *d = &m->s.batch;
+    struct cuda_batch *h, *d = &m->s.batch;
     CUDA_DO(m, err, "the device", m->api->device_use(m->opt.device));
     for (size_t i = 0; i < n;) {
         uint32_t k = 0;
@@ -36,7 +14,7 @@ static int cuda_kv_copy(struct backend_model *model, const uint32_t *from, const
             i++;
             continue;
         }
-        int r = cuda_take_later(m, err);
+        int r = cuda_later_take(m, &h, err);
         if (r < 0)
             return r;
         for (; i < n && k < m->opt.max_rows; i++)
@@ -46,6 +24,8 @@ static int cuda_kv_copy(struct backend_model *model, const uint32_t *from, const
             }
         *h->n_pairs = k;
         r = cuda_batch_send(m, h, 0, err);
+        if (r == 0)
+            r = cuda_later_sent(m, err);
         if (r < 0)
             return r;
         CUDA_DO(m, err, "moving K and V",
@@ -100,6 +80,7 @@ const struct backend backend_cuda = {
     .forward = cuda_forward,
     .load_drafter = cuda_load_drafter,
     .plan_drafter = cuda_plan_drafter,
+    .finish = cuda_finish,
     .collect = cuda_collect,
     .taps = cuda_taps,
     .inject = cuda_inject,

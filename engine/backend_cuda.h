@@ -2,7 +2,9 @@
 /*
  * Inside of the CUDA backend: a model on the device and the memory of one call.  Device memory is
  * three blocks (weights, KV, scratch), taken at load and given back with the model; pinned memory is
- * one.  Calls enqueue on the stream of the target.  Used by engine/backend_cuda*.c only.
+ * one.  Calls enqueue on the stream of the target, or, where batches may be on their way at once (backend_options.lanes),
+ * those of a drafter on one of its own: what orders the two is said in backend_cuda_lane.c.  Used by
+ * engine/backend_cuda*.c only.
  *
  * A batch is waited for, since its results are wanted; a drafter's passes that are run at once, all together; and
  * those that the target is fed with, together with the target's batch.  Moves of K and V, and features of taps that
@@ -28,6 +30,8 @@
 
 #define CUDA_DRAW_CHANGES   65536u          /* entries of the samplers of a batch */
 #define CUDA_DRAW_STOPS     1024u           /* ids that end outputs, of the draws that are walked */
+#define CUDA_LANES          3u              /* backend_options.lanes and lane 0, at most */
+#define CUDA_LATERS         2u              /* areas of calls that do not wait, at most */
 #define CUDA_GRAPHS         32u             /* of a model */
 #define CUDA_GRAPH_ROWS     CUDA_LOGIT_ROWS /* more rows: launches cost nothing beside the work */
 #define CUDA_GRAPH_CONTEXT  512u            /* the smallest bucket of positions */
@@ -89,7 +93,7 @@ struct cuda_picks {
     /* Of a batch whose results are taken later. */
     struct dcu_picked *history;      /* device: [DRAFT_MAX_PASSES][max_rows] */
     struct dcu_logprob *top_history; /* device: ...[DCU_MAX_TOP] */
-    uint32_t *tokens;                /* what its rounds end with */
+    uint32_t *tokens;                /* what its rounds end with; of a lane, as grown */
     uint32_t *ends;                  /* device: the passes that they end with */
     struct dcu_grown *grown;         /* and their trees */
 };
@@ -117,9 +121,22 @@ struct cuda_scratch {
     size_t ld_x, ld_q, ld_kv, ld_f, tap_floats, part_floats;
 };
 
+/* What of a batch may not be written while it is on its way: all that the host and the device copy from each other's
+ * memory, and what a drafter leaves for its target. */
+struct cuda_area {
+    struct cuda_batch batch; /* pinned */
+    struct cuda_draws draws;
+    struct cuda_drawn drawn;
+    struct cuda_picks picks;
+    uint32_t *tokens; /* device: cuda_picks' */
+    struct dcu_grown *grown;
+};
+
 struct cuda_pinned {
+    struct cuda_area lanes[CUDA_LANES];
+    struct cuda_batch later[CUDA_LATERS]; /* of calls that do not wait; without words */
+    /* Of the lane that a call uses (cuda_lane_use). */
     struct cuda_batch batch;
-    struct cuda_batch later; /* of calls that do not wait; without words */
     struct cuda_draws draws;
     struct cuda_drawn drawn;
     struct cuda_picks picks;
@@ -172,15 +189,23 @@ struct cuda_rows {
     uint32_t n_fed;    /* of a target: rows whose tokens the drafter has left on the device */
     uint32_t n_trees;  /* ... and trees */
     uint32_t n_grown;  /* of a drafter: nodes of the trees that it leaves there */
-    bool held;         /* of a drafter: nobody waits */
+    bool held;         /* nobody waits */
 };
 
-/* A drafter's batch whose results wait for collect(). */
-struct cuda_held {
+/* A lane of a model: a drafter's batch whose results wait for collect(), or a target's that waits for finish(). */
+struct cuda_lane {
     bool any;
     struct fwd_batch b;
     struct cuda_rows c;
     uint64_t waits; /* of the stream's owner when it was enqueued */
+    dcu_event begin,
+        end; /* around its work on the device, timed; NULL: no such batch in this lane */
+};
+
+/* An area of calls that do not wait. */
+struct cuda_later {
+    uint64_t free_at; /* from so many waits of the stream's owner on nothing reads it */
+    dcu_event sent;   /* nor behind this; NULL: nobody but waits */
 };
 
 struct cuda_model {
@@ -211,14 +236,17 @@ struct cuda_model {
     unsigned forms;
     struct cuda_scratch s;
     struct cuda_pinned p;
-    struct cuda_kept kept; /* a drafter's own; a target's: of the drafter that was loaded last */
-    dcu_stream stream;     /* a target's is its drafter's, too */
-    uint64_t waits;        /* for it; of a target */
-    uint64_t later_free;   /* from so many waits on nothing reads p.later */
+    struct cuda_kept kept;  /* a drafter's own; a target's: of the drafter that was loaded last */
+    dcu_stream stream;      /* a target's is its drafter's, too, without lanes */
+    uint64_t waits;         /* for it; of its owner */
+    uint32_t n_lanes, lane; /* at least 1; the one that p and s.picks are of */
+    struct cuda_lane lanes[CUDA_LANES];
+    uint32_t n_later, later_at; /* areas p.later; the next one */
+    struct cuda_later later[CUDA_LATERS];
     dcu_event staged[2];
-    dcu_event passes[2]; /* of a drafter: around the batch that is held */
-    struct cuda_held held;
-    const struct cuda_picks *drafted; /* of a target: its drafter's s.picks */
+    dcu_event injected; /* of a drafter with a stream of its own: nothing reads taps behind it */
+    bool any_injected;
+    struct cuda_model *drafter; /* of a target */
     struct cuda_graphs graphs;
 
     struct backend_memory mem;
@@ -242,14 +270,32 @@ static inline const struct cuda_model *cuda_const(const struct backend_model *m)
             return cuda_r_;                                                                        \
     } while (0)
 
-/* ---- backend_cuda.c ------------------------------------------------------------------------------- */
+/* ---- backend_cuda_lane.c -------------------------------------------------------------------------- */
 
+/* Events and streams of lanes, when m->target and m->opt are there; what is there of them goes. */
+int cuda_lanes_new(struct cuda_model *m, struct error *err);
+void cuda_lanes_free(struct cuda_model *m);
 /* Whose stream it is, and who counts the waits for it. */
 struct cuda_model *cuda_owner(struct cuda_model *m);
 /* For all that the stream has been given. */
 int cuda_wait(struct cuda_model *m, const char *what, struct error *err);
-/* Takes p.later: nothing reads it any more. */
-int cuda_take_later(struct cuda_model *m, struct error *err);
+/* Nothing of m, its target and its drafter is on its way any more; errors were told before. */
+void cuda_wait_all(struct cuda_model *m);
+/* Lane `lane` is the one of the calls that follow; INTERNAL: there is none.  What was left in it is waited for. */
+int cuda_lane_use(struct cuda_model *m, uint32_t lane, struct error *err);
+int cuda_lane_empty(struct cuda_model *m, struct error *err);
+/* Takes an area of p.later, which nothing reads any more; sent: what reads it is enqueued. */
+int cuda_later_take(struct cuda_model *m, struct cuda_batch **ret, struct error *err);
+int cuda_later_sent(struct cuda_model *m, struct error *err);
+/* What a batch of a target has to come behind: its drafter's passes, and what reads the taps that it writes. */
+int cuda_lane_order(struct cuda_model *m, const struct cuda_rows *c, struct error *err);
+/* A batch that is not waited for: its time begins; all of it was enqueued. */
+int cuda_lane_begin(struct cuda_model *m, struct error *err);
+int cuda_lane_hold(struct cuda_model *m, const struct fwd_batch *b, const struct cuda_rows *c,
+                   struct error *err);
+int cuda_finish(struct backend_model *m, uint32_t lane, uint64_t *ret_ns, struct error *err);
+int cuda_collect(struct backend_model *drafter, uint32_t lane, uint32_t *ret_tokens,
+                 struct fwd_node *ret_nodes, uint64_t *ret_ns, struct error *err);
 
 /* ---- backend_cuda_load.c ------------------------------------------------------------------------- */
 
@@ -287,7 +333,7 @@ int cuda_weights_upload(struct cuda_model *m, const struct model_tensor *head,
 
 /* ---- backend_cuda_scratch.c ----------------------------------------------------------------------- */
 
-/* Cuts up the scratch memory and the pinned memory; NULL bases only count. */
+/* Cuts up the scratch memory and the pinned memory, with o->lanes + 1 lanes; NULL bases only count. */
 int cuda_scratch_layout(const struct model_config *c, const struct backend_options *o,
                         unsigned forms, uint32_t head_n, void *device, void *pinned,
                         struct cuda_scratch *s, struct cuda_pinned *p, uint32_t *ret_words,
@@ -349,17 +395,13 @@ int cuda_picks_upload(struct cuda_model *m, struct error *err);
 
 /* ---- backend_cuda_feed.c --------------------------------------------------------------------------- */
 
-/* A drafter's batch that is held: its rounds, with its picks; its time begins; behind each pass; behind the last
- * one. */
+/* A drafter's batch that is held: its rounds, with its picks; behind each pass; behind the last one. */
 int cuda_feeds_spans(struct cuda_model *m, const struct fwd_batch *b, struct cuda_rows *c,
                      struct error *err);
-int cuda_feeds_begin(struct cuda_model *m, struct error *err);
 int cuda_feeds_keep(struct cuda_model *m, const struct cuda_rows *c, uint32_t pass,
                     struct error *err);
-int cuda_feeds_hold(struct cuda_model *m, const struct fwd_batch *b, const struct cuda_rows *c,
-                    struct error *err);
-int cuda_collect(struct backend_model *drafter, uint32_t *ret_tokens, struct fwd_node *ret_nodes,
-                 uint64_t *ret_ns, struct error *err);
+int cuda_feeds_settle(struct cuda_model *m, const struct fwd_batch *b, const struct cuda_rows *c,
+                      struct error *err);
 /* A target's rows that are fed with drafts on the device: which, and, once all was sent, the launches for it. */
 int cuda_feeds_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda_rows *c,
                     struct error *err);

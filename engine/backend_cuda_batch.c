@@ -130,7 +130,7 @@ int cuda_batch_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda
     c.n_words = w.n;
     c.picks = b->n_picks > 0;
     c.n_passes = b->n_passes ? b->n_passes : 1;
-    c.held = b->spans != NULL;
+    c.held = b->spans || b->later;
     *ret = c;
     int r = b->n_draws ? cuda_draws_fill(m, b, ret, err) : 0;
     if (r == 0 && b->feed)

@@ -34,12 +34,6 @@ int cuda_feeds_spans(struct cuda_model *m, const struct fwd_batch *b, struct cud
     return 0;
 }
 
-int cuda_feeds_begin(struct cuda_model *m, struct error *err)
-{
-    CUDA_DO(m, err, "a drafter's time", m->api->event_record(m->passes[0], m->stream));
-    return 0;
-}
-
 int cuda_feeds_keep(struct cuda_model *m, const struct cuda_rows *c, uint32_t pass,
                     struct error *err)
 {
@@ -93,37 +87,11 @@ static int grow(struct cuda_model *m, const struct fwd_batch *b, const struct cu
     return 0;
 }
 
-int cuda_feeds_hold(struct cuda_model *m, const struct fwd_batch *b, const struct cuda_rows *c,
-                    struct error *err)
+int cuda_feeds_settle(struct cuda_model *m, const struct fwd_batch *b, const struct cuda_rows *c,
+                      struct error *err)
 {
     int r = settle(m, b, c, err);
-    if (r == 0 && c->n_grown)
-        r = grow(m, b, c, err);
-    if (r < 0)
-        return r;
-    CUDA_DO(m, err, "a drafter's time", m->api->event_record(m->passes[1], m->stream));
-    m->held = (struct cuda_held){.any = true, .b = *b, .c = *c, .waits = cuda_owner(m)->waits};
-    return 0;
-}
-
-int cuda_collect(struct backend_model *drafter, uint32_t *ret_tokens, struct fwd_node *ret_nodes,
-                 uint64_t *ret_ns, struct error *err)
-{
-    struct cuda_model *m = cuda_of(drafter);
-    float ms = 0;
-    if (!m->held.any)
-        return ERR(err, INTERNAL, "no drafts wait");
-    m->held.any = false;
-    int r = cuda_owner(m)->waits == m->held.waits ? cuda_wait(m, "a batch", err) : 0;
-    if (r < 0)
-        return r;
-    CUDA_DO(m, err, "a drafter's time", m->api->event_ms(m->passes[0], m->passes[1], &ms));
-    cuda_picks_deliver(m, &m->held.b, &m->held.c);
-    memcpy(ret_tokens, m->p.picks.tokens, m->held.c.n_head * sizeof(*ret_tokens));
-    if (m->held.c.n_grown)
-        memcpy(ret_nodes, m->p.picks.grown, m->held.c.n_grown * sizeof(*ret_nodes));
-    *ret_ns = (uint64_t)((double)ms * 1e6);
-    return 0;
+    return r == 0 && c->n_grown ? grow(m, b, c, err) : r;
 }
 
 /* ---- the target's side ------------------------------------------------------------------------------- */
@@ -153,7 +121,7 @@ int cuda_feeds_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda
 {
     const struct cuda_batch *rows = &m->p.batch;
     uint32_t fed = 0;
-    if (!m->drafted)
+    if (!m->drafter)
         return ERR(err, INTERNAL, "rows of drafts without a drafter");
     for (uint32_t i = 0; i < c->n_head; i++) {
         const uint32_t r = rows->live_index[rows->head_index[i]];
@@ -175,10 +143,13 @@ int cuda_feeds_fill(struct cuda_model *m, const struct fwd_batch *b, struct cuda
 int cuda_feeds_take(struct cuda_model *m, const struct cuda_rows *c, struct error *err)
 {
     const struct cuda_scratch *t = &m->s;
+    const struct cuda_area *from = m->drafter ? &m->drafter->p.lanes[m->lane] : NULL;
+    if (!from) /* nothing is fed */
+        return 0;
     if (c->n_fed) {
         const struct dcu_verify p = {.n = c->n_fed,
                                      .feeds = t->draws.feeds,
-                                     .tokens = m->drafted->tokens,
+                                     .tokens = from->tokens,
                                      .rows = t->batch.rows,
                                      .nodes = t->draws.nodes};
         CUDA_DO(m, err, "drafts to verify", m->api->verify(m->stream, &p));
@@ -186,7 +157,7 @@ int cuda_feeds_take(struct cuda_model *m, const struct cuda_rows *c, struct erro
     if (c->n_trees) {
         const struct dcu_plant p = {.n_trees = c->n_trees,
                                     .trees = t->draws.trees,
-                                    .grown = m->drafted->grown,
+                                    .grown = from->grown,
                                     .rows = t->batch.rows,
                                     .live = t->batch.live,
                                     .words = t->batch.words,

@@ -164,10 +164,16 @@ static int send(struct cuda_run *f, struct error *err)
 {
     struct cuda_model *m = f->m;
     int r = cuda_batch_fill(m, f->b, &f->c, err);
+    if (r == 0 && f->b->later && (f->c.n_logits || (f->c.n_tap && !f->c.kept)))
+        return ERR(err, INTERNAL, "results that wait are choices");
     if (r == 0)
         r = cuda_batch_send(m, &m->p.batch, f->c.n_words, err);
     if (r == 0 && (f->c.draws || f->c.n_fed || f->c.n_trees))
         r = cuda_draws_send(m, f->b, &f->c, err);
+    if (r == 0 && !m->target)
+        r = cuda_lane_order(m, &f->c, err);
+    if (r == 0 && f->c.held)
+        r = cuda_lane_begin(m, err);
     if (r == 0)
         r = cuda_feeds_take(m, &f->c, err);
     return r == 0 && f->c.picks ? cuda_picks_send(m, f->b, &f->c, err) : r;
@@ -184,7 +190,7 @@ static int run_pass(struct cuda_run *f, const struct cuda_shape *shape, uint32_t
     f->err = err;
     if (r == 0)
         r = fetch(f, pass);
-    return r == 0 && f->c.held ? cuda_feeds_keep(m, &f->c, pass, err) : r;
+    return r == 0 && f->b->spans ? cuda_feeds_keep(m, &f->c, pass, err) : r;
 }
 
 int cuda_forward(struct backend_model *model, const struct fwd_batch *b, struct error *err)
@@ -197,25 +203,27 @@ int cuda_forward(struct backend_model *model, const struct fwd_batch *b, struct 
     if (b->n_rows > m->opt.max_rows)
         return ERR(err, LIMIT, "a batch of %u rows: at most %u fit", b->n_rows, m->opt.max_rows);
     CUDA_DO(m, err, "the device", m->api->device_use(m->opt.device));
-    int r = m->held.any ? cuda_wait(m, "drafts that nobody took", err) : 0;
-    m->held.any = false;
+    int r = cuda_lane_use(m, b->lane, err);
+    if (r == 0 && b->later && (m->target || !m->lanes[b->lane].end))
+        return ERR(err, INTERNAL, "a batch that is waited for later has a lane");
+    if (r == 0)
+        r = cuda_lane_empty(m, err);
     if (r == 0)
         r = send(&f, err);
     if (b->n_rows <= CUDA_GRAPH_ROWS)
         f.c.max_vis = cuda_graph_bucket(f.c.max_vis, m->opt.max_context);
     const struct cuda_shape *same = shape_of(&f, &shape) ? &shape : NULL;
-    if (r == 0 && f.c.held)
-        r = cuda_feeds_begin(m, err);
     for (uint32_t pass = 0; pass < f.c.n_passes && r == 0; pass++)
         r = run_pass(&f, same, pass, err);
+    if (r == 0 && b->spans)
+        r = cuda_feeds_settle(m, b, &f.c, err);
     if (r == 0 && f.c.held)
-        r = cuda_feeds_hold(m, b, &f.c, err);
+        r = cuda_lane_hold(m, b, &f.c, err);
     if (r < 0) { /* what was enqueued reads the pinned rows that the next call writes */
-        struct error same_cause = {0};
-        (void)cuda_wait(m, "a batch", &same_cause);
+        cuda_wait_all(m);
         return r;
     }
-    if (f.c.draws)
+    if (f.c.draws && !f.c.held)
         cuda_draws_deliver(m, b, &f.c);
     if (f.c.picks && !f.c.held)
         cuda_picks_deliver(m, b, &f.c);

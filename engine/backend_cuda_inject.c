@@ -35,6 +35,7 @@ static int inject_layers(struct cuda_model *m, uint32_t n, struct error *err)
 
 struct injection {
     struct cuda_model *m;
+    struct cuda_batch *area; /* pinned */
     uint32_t n;
     bool kept;  /* the taps are on the device */
     bool fused; /* somebody wants to see the features */
@@ -93,7 +94,7 @@ static int fill_injection(struct injection *in, const struct ctx_row *rows, stru
 {
     struct cuda_model *m = in->m;
     const size_t ld = m->s.tap_floats, width = m->fc.k;
-    struct cuda_batch *h = &m->p.later;
+    struct cuda_batch *h = in->area;
     for (uint32_t i = 0; i < in->n; i++) {
         h->rows[i] = (struct dcu_row){.pos = rows[i].pos, .slot = rows[i].slot, .n_vis = 1};
         bool kept = cuda_taps_kept(m, rows[i].taps, &h->tap_kept[i]);
@@ -107,22 +108,18 @@ static int fill_injection(struct injection *in, const struct ctx_row *rows, stru
     return 0;
 }
 
-int cuda_inject(struct backend_model *drafter, const struct ctx_row *rows, uint32_t n,
-                struct error *err)
+static int inject(struct cuda_model *m, const struct ctx_row *rows, uint32_t n, struct error *err)
 {
-    struct cuda_model *m = cuda_of(drafter);
     const struct cuda_scratch *t = &m->s;
     struct injection in = {.m = m, .n = n};
-    if (n == 0)
-        return 0;
-    if (n > m->opt.max_rows)
-        return ERR(err, LIMIT, "features of %u rows: at most %u fit", n, m->opt.max_rows);
     CUDA_DO(m, err, "the device", m->api->device_use(m->opt.device));
-    int r = cuda_take_later(m, err);
+    int r = cuda_later_take(m, &in.area, err);
     if (r == 0)
         r = fill_injection(&in, rows, err);
     if (r == 0)
-        r = cuda_batch_send(m, &m->p.later, 0, err);
+        r = cuda_batch_send(m, in.area, 0, err);
+    if (r == 0)
+        r = cuda_later_sent(m, err);
     if (r < 0)
         return r;
     if (!in.kept)
@@ -131,6 +128,10 @@ int cuda_inject(struct backend_model *drafter, const struct ctx_row *rows, uint3
     struct cuda_shape shape = {
         .kind = in.fused ? CUDA_INJECT_FUSED : CUDA_INJECT, .rows = n, .kept = in.kept};
     r = cuda_graph_run(m, &shape, enqueue_inject, &in, err);
+    if (r == 0 && m->injected) {
+        CUDA_DO(m, err, "features", m->api->event_record(m->injected, m->stream));
+        m->any_injected = true;
+    }
     if (r < 0 || (in.kept && !in.fused))
         return r;
     if (in.fused)
@@ -140,5 +141,19 @@ int cuda_inject(struct backend_model *drafter, const struct ctx_row *rows, uint3
     for (uint32_t i = 0; i < n && r == 0; i++)
         if (rows[i].fused)
             memcpy(rows[i].fused, m->p.taps + i * t->ld_x, m->cfg.hidden * sizeof(float));
+    return r;
+}
+
+int cuda_inject(struct backend_model *drafter, const struct ctx_row *rows, uint32_t n,
+                struct error *err)
+{
+    struct cuda_model *m = cuda_of(drafter);
+    if (n == 0)
+        return 0;
+    if (n > m->opt.max_rows)
+        return ERR(err, LIMIT, "features of %u rows: at most %u fit", n, m->opt.max_rows);
+    int r = inject(m, rows, n, err);
+    if (r < 0) /* what was enqueued reads taps, and nobody knows of it */
+        cuda_wait_all(m);
     return r;
 }

@@ -176,9 +176,11 @@ static void name_regions(struct cuda_model *m)
         name(p->spans, rows * sizeof(*p->spans));
         name(p->history, DRAFT_MAX_PASSES * rows * sizeof(*p->history));
         name(p->top_history, DRAFT_MAX_PASSES * rows * DCU_MAX_TOP * sizeof(*p->top_history));
-        name(p->tokens, rows * sizeof(*p->tokens));
         name(p->ends, rows * sizeof(*p->ends));
-        name(p->grown, rows * sizeof(*p->grown));
+        for (uint32_t i = 0; i < m->n_lanes; i++) {
+            name(m->p.lanes[i].tokens, rows * sizeof(*p->tokens));
+            name(m->p.lanes[i].grown, rows * sizeof(*p->grown));
+        }
         name(p->picked, rows * sizeof(*p->picked));
         name(p->top, rows * DCU_MAX_TOP * sizeof(*p->top));
         if (p->target_ids)
@@ -219,14 +221,11 @@ static int load_into(struct cuda_model *m, const struct model_tensor *head, unsi
     m->layers = mem_calloc(m->cfg.n_layers, sizeof(*m->layers));
     if (!m->layers)
         return ERR_NOMEM(err);
-    if (m->target)
-        m->stream = m->target->stream; /* one behind the other, without waiting */
-    else
-        CUDA_DO(m, err, "a stream", a->stream_new(&m->stream));
+    r = cuda_lanes_new(m, err);
+    if (r < 0)
+        return r;
     for (int i = 0; i < 2; i++)
         CUDA_DO(m, err, "an event", a->event_new(&m->staged[i], 0));
-    for (int i = 0; i < 2 && m->cfg.drafter; i++)
-        CUDA_DO(m, err, "an event", a->event_new(&m->passes[i], 1));
     r = take_memory(m, &z, err);
     if (r < 0)
         return r;
@@ -235,6 +234,9 @@ static int load_into(struct cuda_model *m, const struct model_tensor *head, unsi
     if (cuda_scratch_layout(&m->cfg, &m->opt, m->forms, head_n, m->scratch, m->pinned, &m->s, &m->p,
                             &words, &device, &pinned) < 0)
         return ERR(err, INTERNAL, "activation size changed while loading");
+    r = cuda_lane_use(m, 0, err);
+    if (r < 0)
+        return r;
     if (m->cfg.drafter && m->opt.tap_rows)
         m->kept = (struct cuda_kept){m->s.kept, m->opt.tap_rows, d_taps(&m->cfg)};
     m->batch_bytes = (size_t)((char *)m->s.batch.words - (char *)m->s.batch.rows);
@@ -338,7 +340,7 @@ int cuda_load_drafter(struct backend_model *target, struct model_file *f, enum b
     if (!m->own_embed)
         m->embed = t->embed;
     t->kept = m->kept;
-    t->drafted = &m->s.picks;
+    t->drafter = m;
     *ret = (void *)m;
     return 0;
 }
@@ -352,19 +354,14 @@ void cuda_free(struct backend_model *model)
     (void)a->device_use(m->opt.device);
     if (m->target && m->target->kept.mem == m->kept.mem)
         m->target->kept = (struct cuda_kept){0};
-    if (m->target && m->target->drafted == &m->s.picks)
-        m->target->drafted = NULL;
-    if (m->stream) /* moves and features may be on their way */
-        (void)a->stream_wait(m->stream);
+    if (m->target && m->target->drafter == m)
+        m->target->drafter = NULL;
+    cuda_wait_all(m); /* moves, features and batches may be on their way */
     cuda_graphs_free(m);
-    if (m->stream && !m->target)
-        (void)a->stream_free(m->stream);
+    cuda_lanes_free(m);
     for (int i = 0; i < 2; i++)
         if (m->staged[i])
             (void)a->event_free(m->staged[i]);
-    for (int i = 0; i < 2; i++)
-        if (m->passes[i])
-            (void)a->event_free(m->passes[i]);
     (void)a->blas_free(m->blas);
     (void)a->free(m->weights);
     (void)a->free(m->kv);

@@ -69,8 +69,6 @@ static void carve_picks(struct carver *c, struct cuda_picks *p, size_t rows, siz
     p->picks = carve(c, rows, sizeof(*p->picks));
     p->feeds = carve(c, rows, sizeof(*p->feeds));
     p->spans = carve(c, rows, sizeof(*p->spans));
-    p->tokens = carve(c, rows, sizeof(*p->tokens));
-    p->grown = carve(c, rows, sizeof(*p->grown));
     p->picked = carve(c, passes * rows, sizeof(*p->picked));
     p->top = carve(c, passes * rows * DCU_MAX_TOP, sizeof(*p->top));
 }
@@ -82,6 +80,23 @@ static bool count_words(const struct model_config *c, const struct backend_optio
     if (c->drafter && c->drafter->sliding)
         tail += c->drafter->window < o->max_context ? c->drafter->window : o->max_context;
     return size_mul(blocks + tail, o->max_rows, ret) && *ret <= UINT32_MAX;
+}
+
+/* What there is of a batch's memory in each lane. */
+static void carve_lane(struct carver *c, struct carver *h, struct cuda_area *a, bool drafter,
+                       size_t rows, uint32_t words)
+{
+    carve_batch(h, &a->batch, rows, words);
+    if (!drafter) {
+        carve_draws(h, &a->draws, &a->drawn, rows);
+        return;
+    }
+    carve_picks(h, &a->picks, rows, DRAFT_MAX_PASSES);
+    a->picks.of = carve(h, rows, sizeof(*a->picks.of));
+    a->picks.tokens = carve(h, rows, sizeof(*a->picks.tokens));
+    a->picks.grown = carve(h, rows, sizeof(*a->picks.grown));
+    a->tokens = carve(c, rows, sizeof(*a->tokens));
+    a->grown = carve(c, rows, sizeof(*a->grown));
 }
 
 int cuda_scratch_layout(const struct model_config *cfg, const struct backend_options *o,
@@ -145,14 +160,10 @@ int cuda_scratch_layout(const struct model_config *cfg, const struct backend_opt
         carve_draws(&c, &s->draws, &s->drawn, rows);
     }
 
-    carve_batch(&h, &p->batch, rows, (uint32_t)words);
-    carve_batch(&h, &p->later, rows, 0);
-    if (d) {
-        carve_picks(&h, &p->picks, rows, DRAFT_MAX_PASSES);
-        p->picks.of = carve(&h, rows, sizeof(*p->picks.of));
-    } else {
-        carve_draws(&h, &p->draws, &p->drawn, rows);
-    }
+    for (uint32_t i = 0; i <= o->lanes; i++)
+        carve_lane(&c, &h, &p->lanes[i], d != NULL, rows, (uint32_t)words);
+    for (uint32_t i = 0; i < (o->lanes ? CUDA_LATERS : 1); i++)
+        carve_batch(&h, &p->later[i], rows, 0);
     p->taps = carve(&h, rows * s->tap_floats, sizeof(float));
     p->logits = carve(&h, logit_rows * head_n, sizeof(float));
     p->staging_bytes = CUDA_STAGING;

@@ -58,8 +58,8 @@ static bool may_draft(const struct engine *e, const struct request *r)
 static uint32_t gather(const struct engine *e, struct candidate *k)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < e->n_running; i++) {
-        struct request *r = e->running[i];
+    for (uint32_t i = 0; i < e->n_members; i++) {
+        struct request *r = e->members[i];
         if (!may_draft(e, r))
             continue;
         uint32_t j = n++;
@@ -340,13 +340,13 @@ static uint32_t drafted(const struct engine *e, struct candidate *k, uint32_t *r
 {
     uint32_t n = 0, open = 0;
     for (int closed = 0; closed < 2; closed++)
-        for (uint32_t i = 0; i < e->n_running; i++) {
-            struct drafting_state *d = e->running[i]->drafting;
-            if (!controller_has(e->running[i]) || !d->automatic.drafter ||
+        for (uint32_t i = 0; i < e->n_members; i++) {
+            struct drafting_state *d = e->members[i]->drafting;
+            if (!controller_has(e->members[i]) || !d->automatic.drafter ||
                 d->phase == DRAFTING_IDLE || d->round.done != (closed == 1))
                 continue;
             k[n].d = d;
-            k[n].context = e->running[i]->seq.n_kv;
+            k[n].context = e->members[i]->seq.n_kv;
             k[n].most = d->automatic.n_reach;
             for (uint32_t j = 0; j < k[n].most; j++)
                 k[n].reach[j] = d->automatic.reach[j];
@@ -382,13 +382,13 @@ void controller_passed(struct engine *e)
     uint32_t open = 0, ran = 0;
     if (e->controller.ahead)
         return;
-    for (uint32_t i = 0; i < e->n_running; i++) {
-        struct drafting_state *d = e->running[i]->drafting;
-        if (!controller_has(e->running[i]) || !d->automatic.drafter || d->phase != DRAFTING_PASSES)
+    for (uint32_t i = 0; i < e->n_members; i++) {
+        struct drafting_state *d = e->members[i]->drafting;
+        if (!controller_has(e->members[i]) || !d->automatic.drafter || d->phase != DRAFTING_PASSES)
             continue;
         look_at(&e->controller, d);
         k[ran].d = d;
-        k[ran++].context = e->running[i]->seq.n_kv;
+        k[ran++].context = e->members[i]->seq.n_kv;
     }
     if (ran == 0)
         return;

@@ -80,8 +80,8 @@ static uint32_t settled_nodes(const struct request *r)
 struct draft_base controller_base(const struct engine *e)
 {
     struct draft_base b = {.decoding = 0};
-    for (uint32_t i = 0; i < e->n_running; i++) {
-        const struct request *r = e->running[i];
+    for (uint32_t i = 0; i < e->n_members; i++) {
+        const struct request *r = e->members[i];
         uint32_t feed = r->seq.n_tokens - r->seq.n_kv;
         uint32_t rows = least(feed, e->cfg.prefill_chunk) + settled_nodes(r);
         b.decoding += feed == 1;
@@ -120,8 +120,8 @@ void controller_trim(struct engine *e)
     struct candidate *k = e->candidates;
     double extra = 0; /* what was spent: a longer round asks for more tokens */
     uint32_t n = 0;
-    for (uint32_t i = 0; i < e->n_running; i++) {
-        struct request *r = e->running[i];
+    for (uint32_t i = 0; i < e->n_members; i++) {
+        struct request *r = e->members[i];
         struct drafting_state *d = r->drafting;
         if (!controller_has(r) || d->phase != DRAFTING_READY || d->proposal.n == 0)
             continue;

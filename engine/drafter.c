@@ -246,8 +246,9 @@ static void next_rows(struct drafter *d, const struct drafter_block *b, uint32_t
             .window_vis = d->window_paths ? seen(b, k, windowed) - window_start(d, b, k) : 0};
 }
 
-static int run_blocks(struct drafter *d, const struct drafter_block *b, uint32_t n,
-                      uint32_t n_chosen, uint32_t n_passes, bool later, struct error *err)
+/* lane NULL: it is waited for. */
+static int run_blocks(struct drafter *d, const uint32_t *lane, const struct drafter_block *b,
+                      uint32_t n, uint32_t n_chosen, uint32_t n_passes, struct error *err)
 {
     uint32_t rows = 0, picks = 0, *tails = d->tails;
     for (uint32_t i = 0; i < n; i++) {
@@ -268,8 +269,9 @@ static int run_blocks(struct drafter *d, const struct drafter_block *b, uint32_t
                               .n_picks = n_chosen,
                               .n_passes = n_passes,
                               .next = n_passes > 1 ? d->next : NULL,
-                              .spans = later ? d->spans : NULL,
-                              .n_spans = later ? n : 0,
+                              .lane = lane ? *lane : 0,
+                              .spans = lane ? d->spans : NULL,
+                              .n_spans = lane ? n : 0,
                               .window_paths = d->window_paths};
     return d->backend->forward(d->model, &batch, err);
 }
@@ -277,13 +279,13 @@ static int run_blocks(struct drafter *d, const struct drafter_block *b, uint32_t
 int drafter_run_blocks(struct drafter *d, const struct drafter_block *b, uint32_t n,
                        uint32_t n_chosen, uint32_t n_passes, struct error *err)
 {
-    return run_blocks(d, b, n, n_chosen, n_passes, false, err);
+    return run_blocks(d, NULL, b, n, n_chosen, n_passes, err);
 }
 
-int drafter_start_blocks(struct drafter *d, const struct drafter_block *b, uint32_t n,
-                         uint32_t n_chosen, uint32_t n_passes, struct error *err)
+int drafter_start_blocks(struct drafter *d, uint32_t lane, const struct drafter_block *b,
+                         uint32_t n, uint32_t n_chosen, uint32_t n_passes, struct error *err)
 {
-    return run_blocks(d, b, n, n_chosen, n_passes, true, err);
+    return run_blocks(d, &lane, b, n, n_chosen, n_passes, err);
 }
 
 int drafter_run(struct drafter *d, const struct drafter_block *b, uint32_t n, struct error *err)

@@ -69,15 +69,16 @@ struct drafter {
 int drafter_run_blocks(struct drafter *d, const struct drafter_block *b, uint32_t n,
                        uint32_t n_chosen, uint32_t n_passes, struct error *err);
 /* The same without waiting for it: d->spans says which picks are whose. */
-int drafter_start_blocks(struct drafter *d, const struct drafter_block *b, uint32_t n,
-                         uint32_t n_chosen, uint32_t n_passes, struct error *err);
+int drafter_start_blocks(struct drafter *d, uint32_t lane, const struct drafter_block *b,
+                         uint32_t n, uint32_t n_chosen, uint32_t n_passes, struct error *err);
 /* block_drafter_ops of a drafter. */
 int drafter_pass(void *self, struct draft_entry *entries, uint32_t n, struct error *err);
 uint32_t drafter_at_once(void *self, const struct draft_entry *entries, uint32_t n);
 bool drafter_may_begin(void *self, const struct draft_entry *entries, uint32_t n);
-int drafter_begin(void *self, struct draft_entry *entries, uint32_t n, struct error *err);
-int drafter_end(void *self, struct draft_entry *entries, uint32_t n, uint64_t *ret_ns,
-                struct error *err);
+int drafter_begin(void *self, uint32_t lane, struct draft_entry *entries, uint32_t n,
+                  struct error *err);
+int drafter_end(void *self, uint32_t lane, struct draft_entry *entries, uint32_t n,
+                uint64_t *ret_ns, struct error *err);
 /* Which noise a reduced vocabulary needs. */
 int drafter_make_runs(struct drafter *d, struct error *err);
 /* The noise that a row's choice adds is that of 1 / T times its logits; 0: it adds none. */

@@ -79,10 +79,10 @@ static void take_chosen(struct drafter *d, const struct fwd_pick *c, uint32_t n_
     }
 }
 
-/* Room for the results of the passes behind the first. */
-static void make_room(struct drafter *d, uint32_t chosen, uint32_t n_passes)
+/* Room for the results of picks [from, end) of all passes. */
+static void make_room(struct drafter *d, uint32_t from, uint32_t end)
 {
-    for (uint32_t i = chosen; i < chosen * n_passes; i++)
+    for (uint32_t i = from; i < end; i++)
         d->chosen[i] = (struct fwd_pick){.top = d->top + (size_t)i * DRAFTER_MAX_PICK,
                                          .logp = d->logp + (size_t)i * DRAFTER_MAX_PICK};
 }
@@ -107,7 +107,7 @@ static uint32_t fed_nodes(const struct draft_round *r)
 }
 
 /* The blocks of entries [0, n), whose rows and logits fit, and what is wanted of them. */
-static struct wanted prepare(struct drafter *d, const struct draft_entry *entries, uint32_t n,
+static struct wanted prepare(struct drafter *d, struct draft_entry *entries, uint32_t n,
                              uint32_t n_passes)
 {
     uint32_t rows = 0;
@@ -120,6 +120,7 @@ static struct wanted prepare(struct drafter *d, const struct draft_entry *entrie
         d->blocks[i] =
             next_block(d, &entries[i], d->tokens + rows, device ? NULL : d->logits + w.picks * dv);
         const uint32_t n_top = tree_nodes(r), n_fed = fed_nodes(r);
+        entries[i].window = r->window;
         d->spans[i] = (struct fwd_span){
             .first = w.picks, .n = r->window - 1, .first_node = w.nodes, .n_nodes = n_fed};
         w.nodes += n_fed;
@@ -138,7 +139,7 @@ static struct wanted prepare(struct drafter *d, const struct draft_entry *entrie
         }
         rows += r->window;
     }
-    make_room(d, w.chosen, n_passes);
+    make_room(d, w.chosen, w.chosen * n_passes); /* the first asks for its own */
     return w;
 }
 
@@ -152,9 +153,9 @@ static void finish(struct drafter *d, struct draft_entry *entries, uint32_t n, u
         uint32_t at = 0;
         for (uint32_t i = 0; i < n; i++) {
             struct draft_round *t = entries[i].round;
-            if (!t->done)
+            if (t && !t->done)
                 finish_pass(t, d->picks + at);
-            at += t->window - 1;
+            at += entries[i].window - 1;
         }
     }
 }
@@ -226,23 +227,28 @@ bool drafter_may_begin(void *self, const struct draft_entry *entries, uint32_t n
     return rows <= d->max_rows && picks <= d->n_logit_rows && nodes <= d->max_rows;
 }
 
-int drafter_begin(void *self, struct draft_entry *entries, uint32_t n, struct error *err)
+int drafter_begin(void *self, uint32_t lane, struct draft_entry *entries, uint32_t n,
+                  struct error *err)
 {
     struct drafter *d = self;
-    const struct wanted w = prepare(d, entries, n, entries[0].round->passes);
+    const uint32_t passes = entries[0].round->passes;
+    const struct wanted w = prepare(d, entries, n, passes);
     for (uint32_t i = 0; i < n; i++) {
-        entries[i].round->first_pick = d->spans[i].first;
-        entries[i].round->first_node = d->spans[i].first_node;
+        const struct fwd_span *s = &d->spans[i];
+        entries[i].passes = passes;
+        entries[i].n_nodes = s->n_nodes;
+        entries[i].round->first_pick = entries[i].first_pick = s->first;
+        entries[i].round->first_node = entries[i].first_node = s->first_node;
     }
-    return drafter_start_blocks(d, d->blocks, n, w.chosen, entries[0].round->passes, err);
+    return drafter_start_blocks(d, lane, d->blocks, n, w.chosen, passes, err);
 }
 
-/* Has the device built the tree of round r, too? */
-static bool same_tree(const struct draft_round *r, const struct fwd_node *nodes)
+/* Has the device built the tree of entry e, too? */
+static bool same_tree(const struct draft_entry *e, const struct fwd_node *nodes)
 {
-    const struct proposal *p = r->proposal;
+    const struct proposal *p = e->round->proposal;
     bool same = true;
-    for (uint32_t i = 0; i < fed_nodes(r) && same; i++)
+    for (uint32_t i = 0; i < e->n_nodes && same; i++)
         same = i < p->n
                    ? nodes[i].token == p->tokens[i] && (int)nodes[i].parent == p->parent[i] + 1 &&
                          nodes[i].depth == proposal_depth(p, i)
@@ -255,26 +261,30 @@ static int check_fed(const struct drafter *d, const struct draft_entry *entries,
                      struct error *err)
 {
     for (uint32_t i = 0; i < n; i++) {
-        const struct draft_round *r = entries[i].round;
-        if (memcmp(r->tokens[r->pass - 1], d->tokens + r->first_pick,
-                   (r->window - 1) * sizeof(*d->tokens)) != 0 ||
-            !same_tree(r, d->nodes + r->first_node))
+        const struct draft_entry *e = &entries[i];
+        const struct draft_round *r = e->round;
+        if (r && (memcmp(r->tokens[r->pass - 1], d->tokens + e->first_pick,
+                         (e->window - 1) * sizeof(*d->tokens)) != 0 ||
+                  !same_tree(e, d->nodes + e->first_node)))
             return ERR(err, INTERNAL, "the device verified other drafts");
     }
     return 0;
 }
 
-int drafter_end(void *self, struct draft_entry *entries, uint32_t n, uint64_t *ret_ns,
-                struct error *err)
+int drafter_end(void *self, uint32_t lane, struct draft_entry *entries, uint32_t n,
+                uint64_t *ret_ns, struct error *err)
 {
     struct drafter *d = self;
     struct wanted w = {0};
+    /* Another lane's blocks may have been here meanwhile. */
     for (uint32_t i = 0; i < n; i++)
-        w.picks += entries[i].round->window - 1;
+        for (uint32_t k = 1; k < entries[i].window; k++)
+            d->picks[w.picks++] = (struct pick){.round = entries[i].round, .device = true};
     w.chosen = w.picks;
-    int r = d->backend->collect(d->model, d->tokens, d->nodes, ret_ns, err);
+    make_room(d, 0, w.chosen * entries[0].passes);
+    int r = d->backend->collect(d->model, lane, d->tokens, d->nodes, ret_ns, err);
     if (r < 0)
         return r;
-    finish(d, entries, n, entries[0].round->passes, w);
+    finish(d, entries, n, entries[0].passes, w);
     return check_fed(d, entries, n, err);
 }

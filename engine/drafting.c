@@ -114,8 +114,8 @@ enum draft_method drafting_method(const struct drafting_state *d)
 
 bool drafting_due(const struct engine *e)
 {
-    for (uint32_t i = 0; i < e->n_running; i++)
-        if (e->running[i]->drafting && e->running[i]->drafting->phase == DRAFTING_PASSES)
+    for (uint32_t i = 0; i < e->n_members; i++)
+        if (e->members[i]->drafting && e->members[i]->drafting->phase == DRAFTING_PASSES)
             return true;
     return false;
 }
@@ -149,8 +149,8 @@ static bool in_passes(const struct drafting_state *d)
 static int finish_passes(struct engine *e, uint64_t took, struct error *err)
 {
     int r = 0;
-    for (uint32_t i = 0; i < e->n_running && r == 0; i++) {
-        struct drafting_state *d = e->running[i]->drafting;
+    for (uint32_t i = 0; i < e->n_members && r == 0; i++) {
+        struct drafting_state *d = e->members[i]->drafting;
         if (!in_passes(d))
             continue;
         d->round_ns += took;
@@ -160,8 +160,8 @@ static int finish_passes(struct engine *e, uint64_t took, struct error *err)
     if (r < 0)
         return r;
     controller_passed(e);
-    for (uint32_t i = 0; i < e->n_running; i++) {
-        struct drafting_state *d = e->running[i]->drafting;
+    for (uint32_t i = 0; i < e->n_members; i++) {
+        struct drafting_state *d = e->members[i]->drafting;
         if (!in_passes(d) || !d->round.done)
             continue;
         mark_edited(d);
@@ -189,9 +189,11 @@ static void add_block(struct cost_load *load, const struct draft_entry *k)
 static uint32_t furthest(const struct engine *e, uint32_t n)
 {
     uint32_t most = 0;
-    for (uint32_t i = 0; i < n; i++)
-        if (e->draft_entries[i].round->pass > most)
-            most = e->draft_entries[i].round->pass;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct draft_round *r = e->at->draft_entries[i].round;
+        if (r && r->pass > most)
+            most = r->pass;
+    }
     return most;
 }
 
@@ -201,18 +203,19 @@ static int run_passes(struct engine *e, uint32_t n, struct error *err)
     uint64_t t = clock_now_ns();
     for (uint32_t i = 0, j; i < n; i = j) {
         struct cost_load load = {0};
-        for (j = i; j < n && load.rows + e->draft_entries[j].round->window <= b->max_rows; j++)
-            add_block(&load, &e->draft_entries[j]);
+        for (j = i; j < n && load.rows + e->at->draft_entries[j].round->window <= b->max_rows; j++)
+            add_block(&load, &e->at->draft_entries[j]);
         if (j == i)
             return ERR(err, INTERNAL, "a window of %u rows: the drafter takes %u",
-                       e->draft_entries[i].round->window, b->max_rows);
+                       e->at->draft_entries[i].round->window, b->max_rows);
         const uint32_t passes =
-            b->ops->at_once ? b->ops->at_once(b->self, e->draft_entries + i, j - i) : 1;
-        int r = b->ops->pass(b->self, e->draft_entries + i, j - i, err);
+            b->ops->at_once ? b->ops->at_once(b->self, e->at->draft_entries + i, j - i) : 1;
+        int r = b->ops->pass(b->self, e->at->draft_entries + i, j - i, err);
         if (r < 0)
             return r;
         uint64_t now = clock_now_ns();
-        add_cost(e, &load, passes, now - t);
+        if (cohorts_alone(e))
+            add_cost(e, &load, passes, now - t);
         t = now;
     }
     return 0;
@@ -223,11 +226,11 @@ static int run_passes(struct engine *e, uint32_t n, struct error *err)
 static void count_steps(struct engine *e, uint32_t n)
 {
     const uint32_t most = furthest(e, n);
-    const uint32_t ran = n == 0 ? 1 : most > e->draft_steps ? most - e->draft_steps : 0;
-    e->draft_steps += ran;
+    const uint32_t ran = n == 0 ? 1 : most > e->at->draft_steps ? most - e->at->draft_steps : 0;
+    e->at->draft_steps += ran;
     e->stats.draft_steps += ran;
-    for (uint32_t i = 0; i < e->n_running; i++) {
-        struct request *r = e->running[i];
+    for (uint32_t i = 0; i < e->n_members; i++) {
+        struct request *r = e->members[i];
         struct drafting_state *d = r->drafting;
         if (!d || d->phase != DRAFTING_PASSES || drafting_has_passes(d))
             continue;
@@ -242,35 +245,36 @@ int drafting_step(struct engine *e, struct error *err)
 {
     uint64_t t0 = clock_now_ns();
     uint32_t n = 0;
-    for (uint32_t i = 0; i < e->n_running; i++) {
-        struct request *r = e->running[i];
+    for (uint32_t i = 0; i < e->n_members; i++) {
+        struct request *r = e->members[i];
         if (!in_passes(r->drafting))
             continue;
         r->usage.drafting.passes -= r->drafting->round.pass; /* added again with the new ones */
-        e->draft_entries[n++] = (struct draft_entry){.seq = &r->seq, .round = &r->drafting->round};
+        e->at->draft_entries[n++] =
+            (struct draft_entry){.seq = &r->seq, .round = &r->drafting->round};
     }
     int r = run_passes(e, n, err);
-    for (uint32_t i = 0; i < e->n_running; i++)
-        if (in_passes(e->running[i]->drafting))
-            e->running[i]->usage.drafting.passes += e->running[i]->drafting->round.pass;
+    for (uint32_t i = 0; i < e->n_members; i++)
+        if (in_passes(e->members[i]->drafting))
+            e->members[i]->usage.drafting.passes += e->members[i]->drafting->round.pass;
     count_steps(e, n);
     return r < 0 ? r : finish_passes(e, clock_now_ns() - t0, err);
 }
 
 /* ---- passes and verification in one ------------------------------------------------------------------ */
 
-/* Everyone who waits is one of the drafter's; e->draft_entries gets them. */
+/* Everyone who waits is one of the drafter's; the step's draft_entries get them. */
 static bool only_passes(struct engine *e, uint32_t *ret_n)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < e->n_running; i++) {
-        struct drafting_state *d = e->running[i]->drafting;
+    for (uint32_t i = 0; i < e->n_members; i++) {
+        struct drafting_state *d = e->members[i]->drafting;
         if (!d || d->phase != DRAFTING_PASSES)
             continue;
         if (!drafting_has_passes(d))
             return false;
-        e->draft_entries[n++] =
-            (struct draft_entry){.seq = &e->running[i]->seq, .round = &d->round};
+        e->at->draft_entries[n++] =
+            (struct draft_entry){.seq = &e->members[i]->seq, .round = &d->round};
     }
     *ret_n = n;
     return true;
@@ -281,7 +285,7 @@ bool drafting_may_start(struct engine *e)
     const struct block_drafter *b = &e->drafter;
     uint32_t n;
     return b->ops && b->ops->may_begin && e->feed && only_passes(e, &n) &&
-           b->ops->may_begin(b->self, e->draft_entries, n);
+           b->ops->may_begin(b->self, e->at->draft_entries, n);
 }
 
 /* As many nodes as there may be, none of which is known yet: of a chain the tokens, of a tree nothing. */
@@ -302,54 +306,68 @@ static void reserve_proposal(struct drafting_state *d)
 int drafting_start(struct engine *e, struct error *err)
 {
     const struct block_drafter *b = &e->drafter;
-    if (!only_passes(e, &e->n_begun))
+    struct step *s = e->at;
+    uint32_t n = 0;
+    if (!only_passes(e, &s->n_begun))
         return ERR(err, INTERNAL, "passes that cannot be started");
-    int r = b->ops->begin(b->self, e->draft_entries, e->n_begun, err);
+    s->draft_load = (struct cost_load){0};
+    int r = b->ops->begin(b->self, s->lane, s->draft_entries, s->n_begun, err);
     if (r < 0) {
-        e->n_begun = 0;
+        s->n_begun = 0;
         return r;
     }
-    for (uint32_t i = 0; i < e->n_running; i++)
-        if (in_passes(e->running[i]->drafting))
-            reserve_proposal(e->running[i]->drafting);
+    for (uint32_t i = 0; i < e->n_members; i++) {
+        struct request *q = e->members[i];
+        if (!in_passes(q->drafting))
+            continue;
+        add_block(&s->draft_load, &s->draft_entries[n]);
+        s->begun[n++] = q;
+        reserve_proposal(q->drafting);
+    }
     return 0;
+}
+
+/* The drafts of request q are there. */
+static int take_drafts(struct engine *e, struct request *q, uint64_t ns, struct error *err)
+{
+    struct drafting_state *d = q->drafting;
+    q->usage.drafting.passes += d->round.pass;
+    d->round_ns += ns;
+    if (d->phase != DRAFTING_READY) { /* sent away meanwhile */
+        proposal_clear(&d->proposal);
+        return 0;
+    }
+    int r = check_pass(e, d, err);
+    controller_cut(&e->controller, d);
+    mark_edited(d);
+    return r;
 }
 
 int drafting_collect(struct engine *e, uint64_t *ret_ns, struct error *err)
 {
     const struct block_drafter *b = &e->drafter;
-    struct cost_load load = {0};
-    int r = b->ops->end(b->self, e->draft_entries, e->n_begun, ret_ns, err);
-    for (uint32_t i = 0; i < e->n_begun; i++)
-        add_block(&load, &e->draft_entries[i]);
-    e->stats.draft_steps += furthest(e, e->n_begun);
-    e->n_begun = 0;
-    for (struct request *q = e->all; q; q = q->next) {
-        struct drafting_state *d = q->drafting;
-        if (!d || !d->begun)
+    struct step *s = e->at;
+    const uint32_t n = s->n_begun;
+    int r = b->ops->end(b->self, s->lane, s->draft_entries, n, ret_ns, err);
+    e->stats.draft_steps += furthest(e, n);
+    for (uint32_t i = 0; i < n; i++) {
+        if (!s->begun[i])
             continue;
-        d->begun = false;
-        if (r < 0)
-            continue;
-        q->usage.drafting.passes += d->round.pass;
-        d->round_ns += *ret_ns;
-        if (d->phase != DRAFTING_READY) { /* sent away meanwhile */
-            proposal_clear(&d->proposal);
-            continue;
-        }
-        r = check_pass(e, d, err);
-        controller_cut(&e->controller, d);
-        mark_edited(d);
+        s->begun[i]->drafting->begun = false;
+        if (r == 0)
+            r = take_drafts(e, s->begun[i], *ret_ns, err);
     }
+    s->n_begun = 0;
     if (r == 0)
-        add_cost(e, &load, e->draft_entries[0].round->passes, *ret_ns);
+        add_cost(e, &s->draft_load, s->draft_entries[0].passes, *ret_ns);
     return r;
 }
 
 void drafting_drop(struct engine *e)
 {
-    e->n_begun = 0;
-    for (struct request *r = e->all; r; r = r->next)
-        if (r->drafting)
-            r->drafting->begun = false;
+    struct step *s = e->at;
+    for (uint32_t i = 0; i < s->n_begun; i++)
+        if (s->begun[i])
+            s->begun[i]->drafting->begun = false;
+    s->n_begun = 0;
 }

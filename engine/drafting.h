@@ -13,6 +13,7 @@ struct engine;
 struct request;
 struct batch_entry;
 struct drafting_state;
+struct step;
 
 #define DRAFTING_BACKLOG 16u
 
@@ -104,5 +105,10 @@ int drafting_extend(struct engine *e, struct request *r, const float *taps, uint
 uint32_t drafting_extended(const struct request *r);
 /* Keeps the first `keep` of them. */
 void drafting_roll_back(struct engine *e, struct request *r, uint32_t keep);
-/* The next row of engine.taps from *at on that no backlog holds; there is one for every row of a batch. */
+/* The next row of engine.taps from *at on that nobody holds; there is one for every row of a batch, whatever
+ * backlogs and batches that are on their way hold. */
 float *drafting_taps(const struct engine *e, uint32_t *at);
+/* The next one for the batch that is formed, which holds it until drafting_give_taps(): it is committed, or nobody
+ * wants it. */
+float *drafting_take_taps(struct engine *e);
+void drafting_give_taps(struct engine *e, const struct step *s);

@@ -165,10 +165,10 @@ void drafting_begin(struct engine *e, uint32_t nodes)
 {
     uint32_t waiting = 0;
     controller_plan(e);
-    for (uint32_t i = 0; i < e->n_running; i++)
-        waiting += may_begin(e->running[i]);
-    for (uint32_t i = 0; i < e->n_running && waiting; i++) {
-        struct request *r = e->running[i];
+    for (uint32_t i = 0; i < e->n_members; i++)
+        waiting += may_begin(e->members[i]);
+    for (uint32_t i = 0; i < e->n_members && waiting; i++) {
+        struct request *r = e->members[i];
         if (!may_begin(r))
             continue;
         uint32_t share = least(nodes / waiting--, PROPOSAL_MAX_NODES);

@@ -56,9 +56,17 @@ static size_t row_floats(const struct engine *e)
 }
 
 /* Rows are held by marks, not copied: they may lie where the host cannot look. */
+enum { TAPS_BACKLOG = 1, TAPS_BATCH = 2 };
+
+static uint8_t *mark_of(const struct engine *e, const float *taps)
+{
+    return &e->taps_held[(size_t)(taps - e->taps) / row_floats(e)];
+}
+
 static void hold(struct engine *e, const float *taps, bool held)
 {
-    e->taps_held[(size_t)(taps - e->taps) / row_floats(e)] = held;
+    uint8_t *mark = mark_of(e, taps);
+    *mark = (uint8_t)(held ? *mark | TAPS_BACKLOG : *mark & ~TAPS_BACKLOG);
     e->n_taps_held = held ? e->n_taps_held + 1 : e->n_taps_held - 1;
 }
 
@@ -67,6 +75,20 @@ float *drafting_taps(const struct engine *e, uint32_t *at)
     while (e->taps_held[*at])
         ++*at;
     return e->taps + (size_t)(*at)++ * row_floats(e);
+}
+
+float *drafting_take_taps(struct engine *e)
+{
+    float *taps = drafting_taps(e, &e->taps_at);
+    *mark_of(e, taps) |= TAPS_BATCH;
+    return taps;
+}
+
+void drafting_give_taps(struct engine *e, const struct step *s)
+{
+    for (uint32_t i = 0; i < s->n_rows; i++)
+        if (s->rows[i].taps)
+            *mark_of(e, s->rows[i].taps) &= (uint8_t)~TAPS_BATCH;
 }
 
 static void drop_backlog(struct engine *e, struct drafting_state *d)
@@ -120,7 +142,7 @@ static int inject(struct engine *e, uint32_t n, struct error *err)
 static const float *taps_of(const struct engine *e, const struct batch_entry *b, uint32_t j)
 {
     uint32_t row = b->n_nodes ? e->choices[b->logit0 + j].row : j;
-    return e->rows[b->row0 + row].taps;
+    return e->at->rows[b->row0 + row].taps;
 }
 
 /* Keeps the rows for later, if they are few and nobody needs them now.  Parked requests may hold so many
@@ -144,12 +166,12 @@ int drafting_inject(struct engine *e, uint32_t n, struct error *err)
 {
     uint32_t n_rows = 0;
     for (uint32_t i = 0; i < n && e->drafter.ops; i++) {
-        const struct batch_entry *b = &e->entries[i];
+        const struct batch_entry *b = &e->at->entries[i];
         if (!b->r->drafting || !b->r->drafting->context)
             continue;
         /* Of a tree, the path that was taken, to where it is going to stand. */
         uint32_t rows = b->n_nodes ? b->n_choices : b->n_rows;
-        uint32_t first = b->n_nodes ? b->r->seq.n_kv : e->rows[b->row0].pos;
+        uint32_t first = b->n_nodes ? b->r->seq.n_kv : e->at->rows[b->row0].pos;
         if (put_off(e, b, first, rows))
             continue;
         if (!b->again)

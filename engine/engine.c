@@ -28,6 +28,8 @@ void engine_config_init(struct engine_config *c)
         .max_num_batched_tokens = 512,
         .prefill_chunk = 256,
         .max_queued = 1024,
+        .cohorts = 1,
+        .cohort_seqs = 2,
         .enable_prefix_caching = true,
     };
 }
@@ -87,6 +89,10 @@ static int resolve_config(struct engine_config *c, const struct model_config *m,
         c->max_num_batched_tokens = d.max_num_batched_tokens;
     if (c->prefill_chunk == 0)
         c->prefill_chunk = d.prefill_chunk;
+    if (c->cohorts == 0)
+        c->cohorts = d.cohorts;
+    if (c->cohort_seqs == 0)
+        c->cohort_seqs = d.cohort_seqs;
     if (c->prefill_chunk > c->max_num_batched_tokens)
         c->prefill_chunk = c->max_num_batched_tokens;
     *ret_key = "exactness";
@@ -100,6 +106,10 @@ static int resolve_config(struct engine_config *c, const struct model_config *m,
     r = check_range(*ret_key, c->max_num_seqs, 1, c->max_num_batched_tokens, err);
     if (r < 0)
         return r;
+    *ret_key = "cohorts";
+    r = check_range(*ret_key, c->cohorts, 1, ENGINE_COHORTS, err);
+    if (r < 0)
+        return r;
     *ret_key = "kv_dtype";
     if (r == 0 && ((unsigned)c->kv_type >= DK_KV_TYPE_COUNT))
         r = ERR(err, INVALID, "kv_type %d is unknown", (int)c->kv_type);
@@ -111,10 +121,21 @@ static int resolve_config(struct engine_config *c, const struct model_config *m,
     return r;
 }
 
-/* Rows with taps: those of a batch, and those that wait. */
-static uint32_t tap_rows(const struct engine_config *c)
+/* Rows with taps: those of each cohort's batch, and those that wait. */
+static uint32_t tap_rows(const struct engine *e)
 {
-    return c->max_num_batched_tokens + c->max_num_seqs * DRAFTING_BACKLOG;
+    const struct engine_config *c = &e->cfg;
+    return e->n_cohorts * c->max_num_batched_tokens + c->max_num_seqs * DRAFTING_BACKLOG;
+}
+
+/* The backend is chosen, or chosen again: how many cohorts there may be, and what memory they ask for. */
+static void resolve_cohorts(struct engine *e, struct backend_options *o)
+{
+    const struct engine_config *c = &e->cfg;
+    const bool able = e->space.backend->finish && (c->drafter || c->take_drafter);
+    e->n_cohorts = able ? c->cohorts : 1;
+    o->lanes = e->n_cohorts > 1 ? e->n_cohorts : 0;
+    o->tap_rows = tap_rows(e);
 }
 
 static struct backend_options backend_options(const struct engine_config *c)
@@ -127,8 +148,7 @@ static struct backend_options backend_options(const struct engine_config *c)
                                     .kv_type = c->kv_type,
                                     .n_kv_blocks = c->n_kv_blocks,
                                     .max_rows = c->max_num_batched_tokens,
-                                    .max_context = c->max_context,
-                                    .tap_rows = tap_rows(c)};
+                                    .max_context = c->max_context};
 }
 
 static int check_memory(const struct engine *e, const struct backend_options *o, struct error *err)
@@ -162,7 +182,8 @@ static int check_memory(const struct engine *e, const struct backend_options *o,
 /* A drafter is there before this is called; a test may bring its own later. */
 int engine_drafting_buffers(struct engine *e, struct error *err)
 {
-    const size_t rows = tap_rows(&e->cfg);
+    const size_t rows = tap_rows(e), seqs = e->cfg.max_num_seqs;
+    bool made = true;
     e->taps = e->drafter.taps;
     if (!e->taps) {
         e->taps_bytes = rows * e->drafter.n_taps * e->model->hidden * sizeof(*e->taps);
@@ -170,24 +191,47 @@ int engine_drafting_buffers(struct engine *e, struct error *err)
     }
     e->taps_held = mem_calloc(rows, sizeof(*e->taps_held));
     e->context = mem_calloc(rows, sizeof(*e->context));
-    e->draft_entries = mem_calloc(e->cfg.max_num_seqs, sizeof(*e->draft_entries));
+    for (uint32_t i = 0; i < e->n_cohorts; i++) {
+        struct step *s = &e->steps[i];
+        s->draft_entries = mem_calloc(seqs, sizeof(*s->draft_entries));
+        s->begun = mem_calloc(seqs, sizeof(struct request *));
+        made = made && s->draft_entries && s->begun;
+    }
     if (e->space.backend->collect) {
         e->feed = mem_array(e->cfg.max_num_batched_tokens, sizeof(*e->feed));
         e->trees = mem_array(e->cfg.max_num_seqs, sizeof(*e->trees));
         e->controller.ahead = e->drafter.ops->may_begin != NULL;
     }
-    return e->taps && e->taps_held && e->context && e->draft_entries &&
+    return made && e->taps && e->taps_held && e->context &&
                    ((e->feed && e->trees) || !e->space.backend->collect)
                ? 0
                : ERR_NOMEM(err);
 }
 
+/* What a batch of cohort i may not share with those of others. */
+static int make_step(struct engine *e, uint32_t i, struct error *err)
+{
+    struct step *s = &e->steps[i];
+    s->lane = e->n_cohorts > 1 ? 1 + i : 0;
+    s->rows = mem_calloc(e->cfg.max_num_batched_tokens, sizeof(*s->rows));
+    s->entries = mem_calloc((size_t)2 * e->cfg.max_num_seqs, sizeof(*s->entries));
+    if (e->space.backend->draw_changes)
+        s->draws = mem_array(e->cfg.max_num_seqs, sizeof(*s->draws));
+    return s->rows && s->entries && (s->draws || !e->space.backend->draw_changes) ? 0
+                                                                                  : ERR_NOMEM(err);
+}
+
 static int make_buffers(struct engine *e, struct error *err)
 {
     const uint32_t vocab = e->model->vocab_size;
+    for (uint32_t i = 0; i < e->n_cohorts; i++) {
+        int r = make_step(e, i, err);
+        if (r < 0)
+            return r;
+    }
     e->rows = mem_calloc(e->cfg.max_num_batched_tokens, sizeof(*e->rows));
-    e->entries = mem_calloc((size_t)2 * e->cfg.max_num_seqs, sizeof(*e->entries));
     e->running = mem_calloc(e->cfg.max_num_seqs, sizeof(struct request *));
+    e->members = mem_calloc(e->cfg.max_num_seqs, sizeof(struct request *));
     unsigned n = e->space.backend->threads(e->space.model);
     e->n_samplers = n < e->cfg.max_num_seqs ? n : e->cfg.max_num_seqs;
     e->cfg.n_threads = n;
@@ -196,16 +240,15 @@ static int make_buffers(struct engine *e, struct error *err)
     e->logits = mem_map_pages(e->logits_bytes);
     e->choices = mem_array(e->n_logits_rows, sizeof(*e->choices));
     if (e->space.backend->draw_changes) {
-        e->draws = mem_array(e->cfg.max_num_seqs, sizeof(*e->draws));
         e->drawn = mem_array(e->n_logits_rows, sizeof(*e->drawn));
         if (e->space.backend->walks)
             e->paths = mem_array(e->cfg.max_num_seqs, sizeof(*e->paths));
-        if (!e->draws || !e->drawn || (e->space.backend->walks && !e->paths))
+        if (!e->drawn || (e->space.backend->walks && !e->paths))
             return ERR_NOMEM(err);
     }
     e->tails =
         mem_array((size_t)e->n_logits_rows * (DK_KV_BLOCK + ROUND_MAX_ROWS), sizeof(*e->tails));
-    if (!e->rows || !e->entries || !e->running || !e->work || !e->work_ids || !e->logits ||
+    if (!e->rows || !e->running || !e->members || !e->work || !e->work_ids || !e->logits ||
         !e->choices || !e->tails)
         return ERR_NOMEM(err);
     int r = controller_new_candidates(e->cfg.max_num_seqs, &e->candidates, err);
@@ -299,6 +342,7 @@ static int load_on_cpu(struct engine *e, struct backend_options *o, uint32_t ask
     o->cuda = NULL;
     *err = (struct error){0};
     e->cfg.n_kv_blocks = asked_blocks; /* what kv_bytes buy may be more here */
+    resolve_cohorts(e, o);
     int r = resolve_blocks(e, o, err);
     if (r == 0)
         r = check_memory(e, o, err);
@@ -326,6 +370,7 @@ static int prepare(struct engine *e, struct backend_options *o, bool *ret_option
     *ret_asked_blocks = e->cfg.n_kv_blocks;
     if (r < 0)
         return r;
+    resolve_cohorts(e, o);
     *ret_key = "kv_bytes";
     r = resolve_blocks(e, o, err);
     if (r < 0)
@@ -441,6 +486,8 @@ static int make_engine(const char *path, struct model_file *file, const struct e
     e->file = file;
     e->space.backend = &backend_cpu;
     e->space.drafter = &e->drafter;
+    e->at = e->steps;
+    e->n_cohorts = 1;
     controller_init(&e->controller);
     int r = load(e, path, p, err);
     if (r < 0)
@@ -479,10 +526,16 @@ struct engine *engine_free(struct engine *e)
     tokenizer_free(e->tokenizer);
     mem_unmap_pages(e->logits, e->logits_bytes);
     mem_free(e->rows);
-    mem_free(e->entries);
+    for (uint32_t i = 0; i < ENGINE_COHORTS; i++) {
+        mem_free(e->steps[i].rows);
+        mem_free(e->steps[i].entries);
+        mem_free(e->steps[i].draws);
+        mem_free(e->steps[i].draft_entries);
+        mem_free(e->steps[i].begun);
+    }
     mem_free(e->running);
+    mem_free(e->members);
     mem_free(e->choices);
-    mem_free(e->draws);
     mem_free(e->drawn);
     mem_free(e->paths);
     mem_free(e->tails);
@@ -490,7 +543,6 @@ struct engine *engine_free(struct engine *e)
     mem_unmap_pages(e->own_taps, e->taps_bytes);
     mem_free(e->taps_held);
     mem_free(e->context);
-    mem_free(e->draft_entries);
     mem_free(e->feed);
     mem_free(e->trees);
     size_t n = e->model ? (size_t)e->n_samplers * e->model->vocab_size : 0;

@@ -40,12 +40,17 @@ struct engine_config {
     uint32_t max_num_batched_tokens; /* rows of a step; default 512 */
     uint32_t prefill_chunk;          /* prompt rows of one request per step; default 256 */
     uint32_t max_queued;             /* waiting requests; default 1024 */
-    bool enable_prefix_caching;      /* default true */
-    uint64_t memory_limit;           /* bytes; 0: none.  Refused before load, with the numbers */
-    bool synthetic;                  /* benchmarks: allow drafting_params.acceptance */
-    const char *drafter;             /* path of a drafter for this model, or NULL; read at load only */
+    /* On a device, with a drafter: 2, two cohorts of requests, one of them drafted for while the target verifies
+     * the other; 1, the default, all in one batch. */
+    uint32_t cohorts;
+    uint32_t cohort_seqs;       /* drafted requests, from which on there are two; default 2 */
+    bool enable_prefix_caching; /* default true */
+    uint64_t memory_limit;      /* bytes; 0: none.  Refused before load, with the numbers */
+    bool synthetic;             /* benchmarks: allow drafting_params.acceptance */
+    const char *drafter;        /* path of a drafter for this model, or NULL; read at load only */
     enum backend_dtype drafter_dtype;
-    const char *costs_dir; /* folder where measured costs are kept; NULL: nowhere; read at load only */
+    const char
+        *costs_dir; /* folder where measured costs are kept; NULL: nowhere; read at load only */
     struct model_file *take_drafter; /* engine_new_textless() alone: an open drafter, taken */
 };
 void engine_config_init(struct engine_config *c);
@@ -82,7 +87,8 @@ const char *engine_model_name(const struct engine *e);
 /* What the drafter's file says, or NULL: there is none. */
 const struct drafter_config *engine_drafter_config(const struct engine *e);
 const char *engine_drafter_name(const struct engine *e); /* NULL without one */
-const char *engine_class(const struct engine *e); /* "exact", "amx-bf16", "cuda-mma" or "cuda-fast", with the kv type */
+const char *engine_class(
+    const struct engine *e); /* "exact", "amx-bf16", "cuda-mma" or "cuda-fast", with the kv type */
 const char *engine_device(const struct engine *e); /* "cpu" or "cuda" */
 /* How and why the model computes otherwise than "auto" looked for ("computes on the CPU: ..."), or NULL. */
 const char *engine_device_note(const struct engine *e);
@@ -215,8 +221,9 @@ struct request *request_free(struct request *r); /* after finished; running ones
 void *request_user(const struct request *r);
 void request_set_user(struct request *r, void *user);
 
-/* Runs one batch.  1: more work is waiting; 0: idle or everything parked; negative: the backend
- * failed (every running request has been finished with FINISH_ERROR). */
+/* Runs one batch; with two cohorts, waits for the one that was enqueued first and enqueues the next one.  1: more
+ * work is waiting; 0: idle or everything parked; negative: the backend failed (every running request of
+ * the batch's cohort, without cohorts every one, has been finished with FINISH_ERROR). */
 int engine_step(struct engine *e, struct error *err);
 
 struct engine_stats {

@@ -44,6 +44,7 @@ struct request {
      * fed again for the drafter's sake. */
     uint32_t planned, nodes, again_from, again;
     struct drafting_state *drafting; /* NULL: plain decoding */
+    uint32_t cohort;                 /* of a running one: whose batches it takes part in */
 
     struct seq seq;
     uint32_t n_prompt;
@@ -65,7 +66,7 @@ struct request {
 
 /* One request's share of a batch. */
 struct batch_entry {
-    struct request *r;
+    struct request *r; /* NULL: it has ended, or was sent away, while the batch was on its way */
     uint32_t row0, n_rows;
     uint32_t n_nodes;          /* drafted rows, behind the anchor's */
     bool again;                /* positions that have K/V are fed again, for their taps */
@@ -75,6 +76,27 @@ struct batch_entry {
     struct fwd_path *path;     /* it walks, too; NULL: only the host does */
     struct error error;        /* why the walk ended early, if code != 0 */
 };
+
+/*
+ * A batch of one cohort, from its forming to its commit: what others may not use meanwhile.  Every request takes part
+ * in one cohort's batches at a time.
+ */
+struct step {
+    uint32_t lane;                     /* of the backend */
+    struct fwd_row *rows;              /* [max_num_batched_tokens] */
+    struct batch_entry *entries;       /* [2 * max_num_seqs] */
+    struct fwd_draw *draws;            /* [max_num_seqs]; NULL where the host chooses */
+    struct draft_entry *draft_entries; /* [max_num_seqs] */
+    struct request **begun;            /* [max_num_seqs] whose they are; NULL: it has ended */
+    uint32_t n_rows, n_entries, n_logits, n_draws, n_draw_changes;
+    uint32_t n_begun;            /* draft_entries whose drafts the batch is fed with */
+    struct cost_load draft_load; /* theirs */
+    uint32_t draft_steps;        /* since the cohort's last batch */
+    bool drafts;                 /* passes were enqueued before it */
+    bool flies;                  /* it is on its way: nobody has waited */
+    uint64_t t0;                 /* its passes, or it, began */
+};
+#define ENGINE_COHORTS 2u
 
 struct engine {
     struct engine_config cfg;
@@ -88,42 +110,39 @@ struct engine {
     uint32_t limit; /* positions of one sequence: context and pool, whichever is less */
 
     /* Buffers of a step, sized at load. */
-    struct fwd_row *rows;        /* [max_num_batched_tokens] */
-    struct batch_entry *entries; /* [2 * max_num_seqs] */
-    float *logits;               /* [n_logits_rows][vocab] */
+    struct step steps[ENGINE_COHORTS];
+    struct step *at;      /* the one that is formed, run or committed */
+    uint32_t n_cohorts;   /* 2, or 1: there is never another */
+    uint32_t turn;        /* whose batch is next */
+    struct fwd_row *rows; /* [max_num_batched_tokens] of bare sequences */
+    float *logits;        /* [n_logits_rows][vocab], of batches that are waited for at once */
     size_t logits_bytes;
     uint32_t n_logits_rows;
-    uint32_t n_logits;      /* rows of this step */
     struct choice *choices; /* [n_logits_rows] */
-    /* Where the backend chooses: what it is asked, and what it said. */
-    struct fwd_draw *draws;   /* [max_num_seqs] */
+    /* Where the backend chooses: what it said, when the batch is there. */
     struct fwd_choice *drawn; /* [n_logits_rows] */
     struct fwd_path *paths;   /* [max_num_seqs] by draw, where it walks */
-    uint32_t n_draws, n_draw_changes;
-    uint32_t *tails;        /* paths of trees, [n_logits_rows][DK_KV_BLOCK + ROUND_MAX_ROWS] */
-    size_t n_tails;         /* used in this step */
+    uint32_t *tails;          /* paths of trees, [n_logits_rows][DK_KV_BLOCK + ROUND_MAX_ROWS] */
+    size_t n_tails;           /* used in this step */
     /* Drafting with a drafter. */
     struct drafter *own_drafter;  /* loaded with the engine; NULL: none, or a test's */
     struct block_drafter drafter; /* ops NULL: none is loaded */
-    float *taps; /* rows of [n_taps * hidden]: those of a batch, and those that backlogs hold */
+    float *taps;    /* rows of [n_taps * hidden]: those of a batch, and those that backlogs hold */
     void *own_taps; /* memory for them; NULL: the drafter has it */
     size_t taps_bytes;
-    bool *taps_held;   /* [rows] by a backlog */
-    uint32_t n_taps_held, taps_at; /* of the batch that is formed: the next row */
-    struct draft_context *context;     /* rows of a batch, and all backlogs */
-    struct draft_entry *draft_entries; /* [max_num_seqs] */
-    uint32_t n_begun; /* of them, whose drafts the batch that is formed is fed with */
+    uint8_t *taps_held; /* [rows] TAPS_...: by a backlog, or a batch that is not committed */
+    uint32_t n_taps_held, taps_at; /* by backlogs; of the batch that is formed: the next row */
+    struct draft_context *context; /* rows of a batch, and all backlogs */
     uint32_t *feed; /* [max_num_batched_tokens], fwd_batch.feed; NULL where no batch can be fed */
     struct fwd_tree *trees; /* [max_num_seqs] of it; NULL likewise */
     uint32_t n_trees;
     struct controller controller;
     struct calibration *calibration; /* under way, or NULL */
     bool calibrated;                 /* it is done, or its result was read */
-    char device_note[576]; /* engine_device_note(), or empty */
+    char device_note[576];           /* engine_device_note(), or empty */
     char *costs_dir, *costs_key;     /* where costs are kept; NULL: nowhere */
     struct error costs_error;        /* why the file could not be used, or kept */
-    struct candidate *candidates; /* [max_num_seqs] */
-    uint32_t draft_steps;         /* since the last target step */
+    struct candidate *candidates;    /* [max_num_seqs] */
     /* The sampler's, [threads][vocab] each. */
     float *work;
     uint32_t *work_ids;
@@ -135,6 +154,8 @@ struct engine {
     struct request *park_head;
     struct request **running; /* [max_num_seqs], by rank: best first */
     uint32_t n_running, n_waiting, n_parked;
+    struct request **members; /* those of the cohort whose turn it is, likewise */
+    uint32_t n_members;
     uint64_t next_order;
     struct engine_stats stats;
 
@@ -151,6 +172,31 @@ static inline uint32_t engine_blocks_for(uint64_t positions)
 {
     return (uint32_t)((positions + DK_KV_BLOCK - 1) / DK_KV_BLOCK);
 }
+
+/* scheduler.c */
+/* Requests that wait begin to run, as far as there is room. */
+void scheduler_admit(struct engine *e);
+/* Rows that drafts of e->members may have in their batch: prompts keep half of it. */
+uint32_t scheduler_draft_room(const struct engine *e);
+/* Forms the batch of e->members, e->at; negative when the backend failed. */
+int scheduler_form(struct engine *e, struct error *err);
+
+/* cohorts.c */
+/* A cohort for a request that begins to run. */
+void cohorts_join(struct engine *e, struct request *r);
+/* Who takes part in the batch of e->turn, into e->members: 0 when nobody does, or all are to wait until the other
+ * one's is there.  Nothing of e->turn is on its way. */
+uint32_t cohorts_gather(struct engine *e);
+/* Is no batch on its way?  Else the clock, between a call and its end, measures more than the call. */
+bool cohorts_alone(const struct engine *e);
+/* Will another cohort's batch be there while this one's is on its way? */
+bool cohorts_overlap(const struct engine *e);
+/* r has ended, or given its K/V away: nothing that is on its way is for it, and it may begin anew at once. */
+void cohorts_drop(struct engine *e, struct request *r);
+
+/* step.c */
+/* Entries of a batch that is there whose requests still want it come together; their number. */
+uint32_t step_compact(struct step *s);
 
 /* engine_costs.c */
 int engine_costs_read(struct engine *e, struct error *err);

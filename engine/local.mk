@@ -26,6 +26,7 @@ libdedit_engine_a_SOURCES = \
 	%D%/backend_cuda_forward.c \
 	%D%/backend_cuda_graph.c \
 	%D%/backend_cuda_inject.c \
+	%D%/backend_cuda_lane.c \
 	%D%/backend_cuda_layer.c \
 	%D%/backend_cuda_layer.h \
 	%D%/backend_cuda_load.c \
@@ -41,6 +42,7 @@ libdedit_engine_a_SOURCES = \
 	%D%/chat_qwen3.c \
 	%D%/chat_template.c \
 	%D%/chat_template.h \
+	%D%/cohorts.c \
 	%D%/commit.c \
 	%D%/ddtree.c \
 	%D%/ddtree.h \
@@ -126,6 +128,7 @@ libdedit_engine_a_SOURCES = \
 	%D%/scheduler.c \
 	%D%/seq.c \
 	%D%/seq.h \
+	%D%/step.c \
 	%D%/stop.c \
 	%D%/stop.h \
 	%D%/survival.c \

@@ -89,8 +89,10 @@ struct draft_round {
 
 /* One request's share of a drafter pass. */
 struct draft_entry {
-    const struct seq *seq; /* anchor: tokens[n_kv], at position n_kv; context: all before it */
-    struct draft_round *round;
+    const struct seq *seq;     /* anchor: tokens[n_kv], at position n_kv; context: all before it */
+    struct draft_round *round; /* between begin() and end(): NULL, nobody wants it any more */
+    /* Written by begin(), read by end(): rows, passes and nodes of the round. */
+    uint32_t window, passes, n_nodes, first_pick, first_node;
 };
 
 /* One position of context. */
@@ -116,11 +118,13 @@ struct block_drafter_ops {
     /*
      * All passes of rounds that have none yet, in two halves, so that the target's batch can be enqueued
      * between them: begin() leaves the drafts where that batch is fed with them, end() brings them to the
-     * rounds, and says how long the passes took.  Where may_begin() says so; NULL: never.
+     * rounds, and says how long the passes took.  Between them others may begin, in another lane
+     * (engine/backend.h).  Where may_begin() says so; NULL: never.
      */
     bool (*may_begin)(void *self, const struct draft_entry *entries, uint32_t n);
-    int (*begin)(void *self, struct draft_entry *entries, uint32_t n, struct error *err);
-    int (*end)(void *self, struct draft_entry *entries, uint32_t n, uint64_t *ret_ns,
+    int (*begin)(void *self, uint32_t lane, struct draft_entry *entries, uint32_t n,
+                 struct error *err);
+    int (*end)(void *self, uint32_t lane, struct draft_entry *entries, uint32_t n, uint64_t *ret_ns,
                struct error *err);
 };
 struct block_drafter {

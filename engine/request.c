@@ -47,6 +47,11 @@ static void leave_running(struct engine *e, const struct request *r)
     for (; i + 1 < e->n_running; i++)
         e->running[i] = e->running[i + 1];
     e->n_running--;
+    for (i = 0; i < e->n_members && e->members[i] != r; i++)
+        ;
+    for (; i + 1 < e->n_members; i++)
+        e->members[i] = e->members[i + 1];
+    e->n_members -= i < e->n_members;
 }
 
 void request_unlist(struct request *r)
@@ -95,6 +100,7 @@ void request_park(struct request *r)
 void request_preempt(struct request *r)
 {
     struct engine *e = r->engine;
+    cohorts_drop(e, r);
     seq_release(&r->seq, e->space.pool);
     drafting_reset(r->drafting);
     drafting_forget_context(e, r->drafting);
@@ -256,6 +262,7 @@ void request_finish(struct request *r, enum finish_reason reason, const struct e
         error = &nomem;
     }
     request_unlist(r);
+    cohorts_drop(e, r);
     e->n_empty -= r->max_tokens == 0;
     r->state = REQUEST_DONE;
     seq_done(&r->seq, e->space.pool);

@@ -78,11 +78,12 @@ static bool ask_backend(struct engine *e, struct batch_entry *b)
     const struct request *r = b->r;
     const size_t changes = sampler_n_changed(r->sampler);
     const uint32_t most = e->space.backend->draw_changes;
-    if (b->n_logits == 0 || !most || changes > most - e->n_draw_changes || needs_distribution(b))
+    if (b->n_logits == 0 || !most || changes > most - e->at->n_draw_changes ||
+        needs_distribution(b))
         return false;
-    e->n_draw_changes += (uint32_t)changes;
-    b->path = may_move(e, b) ? &e->paths[e->n_draws] : NULL;
-    e->draws[e->n_draws++] =
+    e->at->n_draw_changes += (uint32_t)changes;
+    b->path = may_move(e, b) ? &e->paths[e->at->n_draws] : NULL;
+    e->at->draws[e->at->n_draws++] =
         (struct fwd_draw){.sampler = r->sampler,
                           .pos = r->seq.n_tokens,
                           .row0 = b->row0 + b->n_rows - b->n_logits,
@@ -96,10 +97,10 @@ static bool ask_backend(struct engine *e, struct batch_entry *b)
 void round_rows(struct engine *e, struct batch_entry *b)
 {
     struct request *r = b->r;
-    struct fwd_row *rows = e->rows + b->row0;
+    struct fwd_row *rows = e->at->rows + b->row0;
     b->n_choices = 0;
     b->n_logits = 0;
-    b->logit0 = e->n_logits;
+    b->logit0 = e->at->n_logits;
     b->error.code = 0;
     b->path = NULL;
     if (b->again) {
@@ -114,22 +115,22 @@ void round_rows(struct engine *e, struct batch_entry *b)
         seq_rows(&r->seq, r->seq.n_kv, b->n_rows, rows);
         b->n_logits = r->seq.n_kv + b->n_rows == r->seq.n_tokens;
     }
-    if (e->n_begun)
+    if (e->at->n_begun)
         feed_rows(e, b);
     b->drawn = ask_backend(e, b);
     for (uint32_t i = 0; i < b->n_logits && !b->drawn; i++)
         rows[b->n_rows - b->n_logits + i].logits =
             e->logits + (size_t)(b->logit0 + i) * e->model->vocab_size;
-    e->n_logits += b->n_logits;
+    e->at->n_logits += b->n_logits;
     if (r->drafting && r->drafting->context)
         for (uint32_t i = 0; i < b->n_rows; i++)
-            rows[i].taps = drafting_taps(e, &e->taps_at);
+            rows[i].taps = drafting_take_taps(e);
 }
 
 void round_drafted(struct engine *e, struct batch_entry *b)
 {
     const struct proposal *p = b->n_nodes ? &b->r->drafting->proposal : NULL;
-    struct fwd_row *rows = e->rows + b->row0;
+    struct fwd_row *rows = e->at->rows + b->row0;
     if (!p)
         return;
     if (p->n < b->n_nodes) { /* rows without a node, at the end */
@@ -282,15 +283,15 @@ static void choose_some(void *arg, const struct dk_par *par)
     const size_t vocab = e->model->vocab_size;
     unsigned step = par->n < e->n_samplers ? par->n : e->n_samplers;
     for (uint32_t i = par->tid; par->tid < step && i < w->n; i += step)
-        if (e->entries[i].n_logits)
-            walk(e, &e->entries[i], e->work + par->tid * vocab, e->work_ids + par->tid * vocab);
+        if (e->at->entries[i].n_logits)
+            walk(e, &e->at->entries[i], e->work + par->tid * vocab, e->work_ids + par->tid * vocab);
 }
 
 void round_choose(struct engine *e, uint32_t n_entries)
 {
     struct choosing w = {e, n_entries};
     struct dk_par alone = {.n = 1};
-    if (e->n_logits > 1 && n_entries > 1 && e->n_draws < n_entries)
+    if (e->at->n_logits > 1 && n_entries > 1 && e->at->n_draws < n_entries)
         e->space.backend->parallel(e->space.model, choose_some, &w);
     else
         choose_some(&w, &alone);

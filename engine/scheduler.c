@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine_step: who takes part, with how many rows, and what becomes of the results.
+ * Who runs, who takes part in a batch, and with how many rows.
  *
  * Laws: running requests never starve (each decoding one has a row in every step; prompts share the
  * rest of the rows evenly, so a long one cannot hold up a short one).  The best-ranked request that
@@ -109,17 +109,7 @@ static void start_running(struct engine *e, struct request *r)
         e->running[i] = e->running[i - 1];
     e->running[i] = r;
     r->state = REQUEST_RUNNING;
-}
-
-static void admit(struct engine *e)
-{
-    /* In order: who does not fit holds up those behind, or it would wait for ever. */
-    while (e->wait_head && e->n_running < e->cfg.max_num_seqs) {
-        struct request *r = e->wait_head;
-        if (!try_admit(e, r))
-            break;
-        start_running(e, r);
-    }
+    cohorts_join(e, r);
 }
 
 static void finish_empty(struct engine *e)
@@ -128,6 +118,18 @@ static void finish_empty(struct engine *e)
         next = r->q_next;
         if (r->max_tokens == 0)
             request_finish(r, FINISH_LENGTH, NULL);
+    }
+}
+
+void scheduler_admit(struct engine *e)
+{
+    finish_empty(e);
+    /* In order: who does not fit holds up those behind, or it would wait for ever. */
+    while (e->wait_head && e->n_running < e->cfg.max_num_seqs) {
+        struct request *r = e->wait_head;
+        if (!try_admit(e, r))
+            break;
+        start_running(e, r);
     }
 }
 
@@ -147,9 +149,9 @@ static uint32_t least(uint32_t a, uint32_t b)
  * every step. */
 static uint32_t share_rows(struct engine *e, uint32_t left, uint32_t prompts)
 {
-    uint32_t turn = (uint32_t)(e->stats.steps % e->n_running), waiting = prompts;
-    for (uint32_t j = 0; j < e->n_running; j++) {
-        struct request *r = e->running[(turn + j) % e->n_running];
+    uint32_t turn = (uint32_t)(e->stats.steps % e->n_members), waiting = prompts;
+    for (uint32_t j = 0; j < e->n_members; j++) {
+        struct request *r = e->members[(turn + j) % e->n_members];
         if (to_feed(r) == 1)
             continue;
         uint32_t share = left < waiting ? left > 0 : left / waiting;
@@ -157,8 +159,8 @@ static uint32_t share_rows(struct engine *e, uint32_t left, uint32_t prompts)
         left -= r->planned;
         waiting--;
     }
-    for (uint32_t i = 0; i < e->n_running && left; i++) {
-        struct request *r = e->running[i];
+    for (uint32_t i = 0; i < e->n_members && left; i++) {
+        struct request *r = e->members[i];
         if (to_feed(r) == 1)
             continue;
         uint32_t more = least(left, minus(least(to_feed(r), e->cfg.prefill_chunk), r->planned));
@@ -169,15 +171,15 @@ static uint32_t share_rows(struct engine *e, uint32_t left, uint32_t prompts)
 }
 
 /* Rows that drafts may have in a batch with this much left: prompts keep half of it. */
-static uint32_t draft_room(const struct engine *e)
+uint32_t scheduler_draft_room(const struct engine *e)
 {
     uint32_t left = e->cfg.max_num_batched_tokens, prompts = 0;
-    for (uint32_t i = 0; i < e->n_running; i++) {
-        bool decodes = to_feed(e->running[i]) == 1;
+    for (uint32_t i = 0; i < e->n_members; i++) {
+        bool decodes = to_feed(e->members[i]) == 1;
         left -= decodes;
         prompts += !decodes;
     }
-    return least(e->n_logits_rows - e->n_running, prompts ? left / 2 : left);
+    return least(e->n_logits_rows - e->n_members, prompts ? left / 2 : left);
 }
 
 /* Would a and b feed a position of a shared block again in one batch? */
@@ -198,9 +200,9 @@ static bool fed_twice(const struct request *a, const struct request *b)
  */
 static void plan_rows(struct engine *e)
 {
-    uint32_t left = e->cfg.max_num_batched_tokens, prompts = 0, drafts = draft_room(e);
-    for (uint32_t i = 0; i < e->n_running; i++) {
-        struct request *r = e->running[i];
+    uint32_t left = e->cfg.max_num_batched_tokens, prompts = 0, drafts = scheduler_draft_room(e);
+    for (uint32_t i = 0; i < e->n_members; i++) {
+        struct request *r = e->members[i];
         r->again = 0;
         r->planned = to_feed(r) == 1;
         prompts += !r->planned;
@@ -211,11 +213,11 @@ static void plan_rows(struct engine *e)
     }
     if (prompts)
         left = share_rows(e, left, prompts);
-    for (uint32_t i = 0; i < e->n_running && left; i++) {
-        struct request *r = e->running[i];
+    for (uint32_t i = 0; i < e->n_members && left; i++) {
+        struct request *r = e->members[i];
         r->again = drafting_missing(e, r, least(left, e->cfg.prefill_chunk), &r->again_from);
         for (uint32_t j = 0; j < i && r->again; j++)
-            if (fed_twice(r, e->running[j]))
+            if (fed_twice(r, e->members[j]))
                 r->again = 0; /* once is enough: next time it is there */
         left -= r->again;
     }
@@ -236,167 +238,38 @@ static int reserve_rows(struct engine *e, struct request *r, struct error *err)
     return seq_reserve(&r->seq, &e->space, r->planned, err);
 }
 
-static void add_entry(struct engine *e, struct request *r, uint32_t n_rows, bool again, uint32_t *n,
-                      uint32_t *at)
+static void add_entry(struct engine *e, struct request *r, uint32_t n_rows, bool again)
 {
+    struct step *s = e->at;
     if (n_rows == 0)
         return;
-    struct batch_entry *b = &e->entries[(*n)++];
+    struct batch_entry *b = &s->entries[s->n_entries++];
     b->r = r;
-    b->row0 = *at;
+    b->row0 = s->n_rows;
     b->n_rows = n_rows;
     b->again = again;
     b->n_nodes = again ? 0 : r->nodes;
     round_rows(e, b);
-    *at += n_rows;
+    s->n_rows += n_rows;
 }
 
-/* Fills e->rows and e->entries; returns the number of entries, negative when the backend failed. */
-static int form_batch(struct engine *e, uint32_t *ret_rows, struct error *err)
+int scheduler_form(struct engine *e, struct error *err)
 {
-    uint32_t n = 0, n_rows = 0;
-    e->n_logits = 0;
+    struct step *s = e->at;
+    s->n_entries = s->n_rows = s->n_logits = s->n_draws = s->n_draw_changes = 0;
     e->n_tails = 0;
     e->taps_at = 0;
-    e->n_draws = e->n_draw_changes = e->n_trees = 0;
+    e->n_trees = 0;
     plan_rows(e);
-    /* Best rank first; make_room takes from worse ranks only, which have no rows yet. */
-    for (uint32_t i = 0; i < e->n_running; i++) {
-        struct request *r = e->running[i];
+    /* Best rank first; make_room takes from worse ranks only, which have no rows yet, or are on their way in another
+     * batch, which goes on without them. */
+    for (uint32_t i = 0; i < e->n_members; i++) {
+        struct request *r = e->members[i];
         int k = reserve_rows(e, r, err);
         if (k < 0)
             return k;
-        add_entry(e, r, r->again, true, &n, &n_rows);
-        add_entry(e, r, r->planned, false, &n, &n_rows);
+        add_entry(e, r, r->again, true);
+        add_entry(e, r, r->planned, false);
     }
-    *ret_rows = n_rows;
-    return (int)n;
-}
-
-static void fail_running(struct engine *e, const struct error *err)
-{
-    while (e->n_running)
-        request_finish(e->running[0], FINISH_ERROR, err);
-}
-
-static int run_target(struct engine *e, uint32_t n_rows, struct error *err)
-{
-    struct fwd_batch b = {.n_rows = n_rows,
-                          .rows = e->rows,
-                          .draws = e->draws,
-                          .n_draws = e->n_draws,
-                          .feed = e->n_begun ? e->feed : NULL,
-                          .trees = e->trees,
-                          .n_trees = e->n_trees,
-                          .tap_layers = e->drafter.tap_layers,
-                          .n_taps = e->drafter.n_taps};
-    return e->space.backend->forward(e->space.model, &b, err);
-}
-
-/* Rows of plain rounds and prompts are part of their sequences now. */
-static void advance(struct engine *e, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        struct batch_entry *b = &e->entries[i];
-        if (b->again) {
-            e->stats.recontext_tokens += b->n_rows;
-            continue;
-        }
-        if (b->n_nodes)
-            continue; /* which rows stay is for the walk to say */
-        seq_advance(&b->r->seq, b->n_rows);
-        if (e->cfg.enable_prefix_caching)
-            seq_publish(&b->r->seq, e->space.pool);
-    }
-}
-
-/* Does every row decode?  Then its time is one that the controller can compare. */
-static bool only_rounds(const struct engine *e, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++)
-        if (e->entries[i].n_logits != e->entries[i].n_rows)
-            return false;
-    return true;
-}
-
-/* The batch as the controller counts it. */
-static struct cost_load load_of(const struct engine *e, uint32_t n, uint32_t n_rows)
-{
-    struct cost_load l = {.rows = n_rows};
-    for (uint32_t i = 0; i < n; i++)
-        l.entries += e->rows[e->entries[i].row0].path.n_vis;
-    for (uint32_t i = 0; i < n_rows; i++)
-        l.positions += e->rows[i].path.n_vis;
-    return l;
-}
-
-/* One target batch, with drafts: behind the passes that make them.  Number of entries; 0: nobody could
- * run. */
-static int target_step(struct engine *e, bool drafts, struct error *err)
-{
-    uint32_t n_rows = 0;
-    uint64_t drafted_ns = 0;
-    for (uint32_t i = 0; i < e->n_running; i++)
-        drafting_roll_back(e, e->running[i], 0);
-    uint64_t t0 = clock_now_ns();
-    int r = drafts ? drafting_start(e, err) : 0;
-    if (r < 0)
-        return r;
-    controller_trim(e);
-    int n = form_batch(e, &n_rows, err);
-    if (n < 0)
-        return n;
-    if (n > 0)
-        r = run_target(e, n_rows, err);
-    if (r == 0 && drafts)
-        r = drafting_collect(e, &drafted_ns, err);
-    if (r < 0 || n == 0)
-        return r;
-    for (int i = 0; i < n && drafts; i++)
-        round_drafted(e, &e->entries[i]);
-    const uint64_t so_far = clock_now_ns() - t0;
-    t0 += drafted_ns < so_far ? drafted_ns : so_far; /* two clocks */
-    e->stats.steps++;
-    advance(e, (uint32_t)n);
-    round_choose(e, (uint32_t)n);
-    if (only_rounds(e, (uint32_t)n)) {
-        struct cost_load l = load_of(e, (uint32_t)n, n_rows);
-        cost_add(&e->controller.costs, COST_TARGET, &l, clock_now_ns() - t0);
-    }
-    r = drafting_inject(e, (uint32_t)n, err);
-    if (r < 0)
-        return r;
-    uint64_t took = clock_now_ns() - t0;
-    for (int i = 0; i < n; i++) /* a callback may have ended any of those still to come */
-        if (e->entries[i].n_logits && e->entries[i].r->state == REQUEST_RUNNING)
-            round_finish(e, &e->entries[i], took);
-    return n;
-}
-
-int engine_step(struct engine *e, struct error *err)
-{
-    struct error local = {0};
-    int n = 1;
-    if (!err)
-        err = &local;
-    dk_thread_init();
-    finish_empty(e);
-    admit(e);
-    if (e->draft_steps == 0)
-        drafting_begin(e, draft_room(e));
-    const bool due = drafting_due(e);
-    if (due && !drafting_may_start(e)) {
-        n = drafting_step(e, err);
-    } else {
-        e->draft_steps = 0;
-        n = target_step(e, due, err);
-        if (n == 0)
-            return 0;
-    }
-    if (n < 0) {
-        drafting_drop(e);
-        fail_running(e, err);
-        return n;
-    }
-    return e->n_running || e->n_waiting;
+    return 0;
 }

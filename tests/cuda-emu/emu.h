@@ -18,7 +18,11 @@ struct emu_counts {
     uint64_t replays; /* launches of graphs, so far */
     /* Copied to the device and to the host, so far; waits of the host for a stream. */
     uint64_t bytes_in, bytes_out, waits;
-    uint64_t blas;    /* objects of cuBLASLt that are alive */
+    uint64_t blas; /* objects of cuBLASLt that are alive */
+    /* Waits for an event that had not passed; of all waits that had something to wait for, those behind which no
+     * stream had work left, and those behind which another stream had some that waits for nothing: it could
+     * have been done meanwhile.  Waits of a stream for an event. */
+    uint64_t event_waits, idle_waits, overlaps, orders;
 };
 /* The n-th call from now (0: the next) fails with this cudaError_t; keep: all after it do, too. */
 EMU_EXPORT void emu_fail_at(long n, int error, int keep);

@@ -88,7 +88,8 @@ cudaError_t fail_with = cudaErrorUnknown;
 thread_local cudaError_t last_error __attribute__((tls_model("initial-exec")));
 uint64_t n_calls;
 size_t n_graphs;
-uint64_t n_replays, n_bytes_in, n_bytes_out, n_waits;
+uint64_t n_replays, n_bytes_in, n_bytes_out, n_waits, n_event_waits, n_idle_waits, n_overlaps,
+    n_orders;
 std::set<cudaGraphExec_t> execs;
 when waited; /* by the host */
 constexpr size_t device_bytes = (size_t)2 << 30;
@@ -201,6 +202,30 @@ void wait_for(cudaStream_t s)
 {
     run_until(s, nullptr, 0);
     order_join(waited, s->clock);
+}
+
+/* Has s a launch that it need not wait for anybody with? */
+bool has_free_work(cudaStream_t s)
+{
+    for (const op &o : s->queue) {
+        if (o.kind == op::WAIT && o.event->done < o.stamp)
+            return false;
+        if (o.kind == op::LAUNCH || o.kind == op::GRAPH)
+            return true;
+    }
+    return false;
+}
+
+/* The host has waited for some work of s: what else is there? */
+void look_around(cudaStream_t s)
+{
+    bool any = false, free = false;
+    for (cudaStream_t t : streams) {
+        any = any || !t->queue.empty();
+        free = free || (t != s && has_free_work(t));
+    }
+    n_idle_waits += !any;
+    n_overlaps += free;
 }
 
 cudaError_t put(cudaStream_t s, op o)
@@ -477,7 +502,10 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
         s->broken = true;
         return refuse(cudaErrorStreamCaptureUnsupported);
     }
+    const bool busy = !s->queue.empty();
     wait_for(s);
+    if (busy)
+        look_around(s);
     return cudaSuccess;
 }
 
@@ -496,6 +524,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
     ENTER();
     if (!events.count(e))
         return refuse(cudaErrorInvalidResourceHandle);
+    n_orders++;
     op o = {};
     o.kind = op::WAIT;
     o.event = e;
@@ -545,7 +574,11 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
     ENTER();
     if (!events.count(e))
         return refuse(cudaErrorInvalidResourceHandle);
+    const bool busy = e->done < e->recorded;
     run_until(e->stream, e, e->recorded);
+    n_event_waits += busy;
+    if (busy)
+        look_around(e->stream);
     if (e->at)
         order_join(waited, *e->at);
     return cudaSuccess;
@@ -682,8 +715,10 @@ void emu_fail_at(long n, int error, int keep)
 void emu_count(struct emu_counts *ret)
 {
     guard held(lock);
-    *ret = {n_calls,  memory.size(), pinned.size(), streams.size(), events.size(), n_graphs,
-            memory_used, n_replays,  n_bytes_in,    n_bytes_out,    n_waits,       blas_objects()};
+    *ret = {n_calls,       memory.size(), pinned.size(), streams.size(),
+            events.size(), n_graphs,      memory_used,   n_replays,
+            n_bytes_in,    n_bytes_out,   n_waits,       blas_objects(),
+            n_event_waits, n_idle_waits,  n_overlaps,    n_orders};
 }
 
 void emu_region(const void *p, size_t n)

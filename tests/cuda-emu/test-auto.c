@@ -243,10 +243,10 @@ END_TEST
 
 static struct backend liar;
 
-static int lie(struct backend_model *m, uint32_t *ret_tokens, struct fwd_node *ret_nodes,
-               uint64_t *ret_ns, struct error *err)
+static int lie(struct backend_model *m, uint32_t lane, uint32_t *ret_tokens,
+               struct fwd_node *ret_nodes, uint64_t *ret_ns, struct error *err)
 {
-    int r = backend_cuda.collect(m, ret_tokens, ret_nodes, ret_ns, err);
+    int r = backend_cuda.collect(m, lane, ret_tokens, ret_nodes, ret_ns, err);
     ret_nodes[0].token ^= 1;
     return r;
 }

@@ -69,6 +69,7 @@ END_TEST
 START_TEST(loading_a_drafter)
 {
     struct engine_config c = config();
+    c.cohorts = (uint32_t)_i;
     setenv("DEDIT_CUDA_GRAPHS", "off", 1);
     c.drafter = drafter;
     loading_fails(target, &c);
@@ -78,6 +79,7 @@ END_TEST
 START_TEST(freeing)
 {
     struct engine_config c = config();
+    c.cohorts = (uint32_t)_i;
     bool reached = false;
     c.drafter = drafter;
     for (long n = 0; !reached; n += STEP) {
@@ -213,17 +215,20 @@ static const struct {
     enum draft_method methods[2]; /* of as many requests, which run together */
     uint32_t n;
     enum state state;
+    uint32_t cohorts; /* 2: each of the two in one */
 } runs[] = {
-    {{DRAFT_DFLASH}, 1, LAUNCHED},
-    {{DRAFT_DFLASH}, 1, REPLAYED},
-    {{DRAFT_DEDIT}, 1, LAUNCHED},
-    {{DRAFT_DEDIT}, 1, REPLAYED},
-    {{DRAFT_DDTREE}, 1, LAUNCHED},
-    {{DRAFT_DDTREE}, 1, CAPTURED},
-    {{DRAFT_DDTREE}, 1, REPLAYED},
-    {{DRAFT_DFLASH, DRAFT_DDTREE}, 2, LAUNCHED}, /* one batch is fed with a chain and a tree */
-    {{DRAFT_AUTO}, 1, LAUNCHED},
-    {{DRAFT_AUTO, DRAFT_DEDIT}, 2, LAUNCHED}, /* as many passes, or not: then one by one */
+    {{DRAFT_DFLASH}, 1, LAUNCHED, 1},
+    {{DRAFT_DFLASH}, 1, REPLAYED, 1},
+    {{DRAFT_DEDIT}, 1, LAUNCHED, 1},
+    {{DRAFT_DEDIT}, 1, REPLAYED, 1},
+    {{DRAFT_DDTREE}, 1, LAUNCHED, 1},
+    {{DRAFT_DDTREE}, 1, CAPTURED, 1},
+    {{DRAFT_DDTREE}, 1, REPLAYED, 1},
+    {{DRAFT_DFLASH, DRAFT_DDTREE}, 2, LAUNCHED, 1}, /* one batch is fed with a chain and a tree */
+    {{DRAFT_AUTO}, 1, LAUNCHED, 1},
+    {{DRAFT_AUTO, DRAFT_DEDIT}, 2, LAUNCHED, 1}, /* as many passes, or not: then one by one */
+    {{DRAFT_DEDIT, DRAFT_DDTREE}, 2, LAUNCHED, 2},
+    {{DRAFT_DEDIT, DRAFT_DDTREE}, 2, REPLAYED, 2},
 };
 enum { RUNS = sizeof(runs) / sizeof(*runs) };
 
@@ -274,10 +279,13 @@ START_TEST(requests)
     e = engine_free(e);
     c.device = "emu";
     c.drafter = drafter;
+    c.cohorts = runs[_i].cohorts;
     setenv("DEDIT_CUDA_GRAPHS", state == LAUNCHED ? "off" : "on", 1);
     bool reached = false;
     unsigned failed = 0, whole = 0;
-    for (long n = 0; !reached; n += EMU_FEWER(1, state == CAPTURED ? 23 : 7)) {
+    /* Of two cohorts every few calls, for they make twice as many. */
+    const long every = runs[_i].cohorts > 1 ? 5 : 1;
+    for (long n = 0; !reached; n += EMU_FEWER(every, state == CAPTURED ? 23 : 7)) {
         if (!e) {
             e = test_engine(target, &c);
             for (int i = 0; i < (int)state; i++)
@@ -421,8 +429,8 @@ int main(void)
     Suite *s = suite_create("cuda-failures");
     TCase *t = test_case(s, "loading");
     tcase_add_test(t, loading);
-    tcase_add_test(t, loading_a_drafter);
-    tcase_add_test(t, freeing);
+    tcase_add_loop_test(t, loading_a_drafter, 1, 3); /* cohorts */
+    tcase_add_loop_test(t, freeing, 1, 3);
     tcase_add_test(t, no_room);
     t = test_case(s, "steps");
     tcase_add_test(t, launches);

@@ -250,10 +250,10 @@ END_TEST
 static struct backend liar;
 static int lies;
 
-static int lie(struct backend_model *m, uint32_t *ret_tokens, struct fwd_node *ret_nodes,
-               uint64_t *ret_ns, struct error *err)
+static int lie(struct backend_model *m, uint32_t lane, uint32_t *ret_tokens,
+               struct fwd_node *ret_nodes, uint64_t *ret_ns, struct error *err)
 {
-    int r = backend_cuda.collect(m, ret_tokens, ret_nodes, ret_ns, err);
+    int r = backend_cuda.collect(m, lane, ret_tokens, ret_nodes, ret_ns, err);
     if (lies == 0 || lies == 1)
         ret_tokens[1] ^= 1;
     else if (lies == 2)
@@ -303,7 +303,7 @@ START_TEST(one_after_another)
     struct fwd_choice choice;
     const struct backend *b = e->space.backend;
     struct seq *s = NULL;
-    ck_fails(b->collect(e->own_drafter->model, tokens, nodes, &ns, &err), INTERNAL, &err);
+    ck_fails(b->collect(e->own_drafter->model, 0, tokens, nodes, &ns, &err), INTERNAL, &err);
     ck_ok(engine_seq_new(e, &s, &err), &err);
     ck_ok(seq_reserve(s, &e->space, 1, &err), &err);
     s->tokens[0] = 1;

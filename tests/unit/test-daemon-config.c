@@ -172,6 +172,7 @@ START_TEST(mistakes_are_named_with_file_and_line)
     wrong("[model a]\npath = x\ndevice = gpu\n", 0, "cuda:N");
     wrong("[model a]\nexactness = loose\n", 2,
           "exactness: \"loose\" is no value of the form strict|fast");
+    wrong("[model a]\npath = x\ncohorts = 3\n", 0, "[model a] cohorts: 3, must be 1 or 2");
     wrong("[daemon]\nexact = yes\n[model a]\npath = x\nexactness = fast\n", 0,
           "[model a] exactness: fast does not go with exact = yes");
     wrong("[model a]\npath = /x\n\n [model a]\npreload = yes\n", 4,

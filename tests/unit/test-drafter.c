@@ -143,7 +143,7 @@ static void check_passes(struct pair *p, const struct golden *g, json_t *c, cons
                                 .passes = 4,
                                 .max_nodes = PROPOSAL_MAX_NODES,
                                 .proposal = &proposal};
-    struct draft_entry entry = {&seq, &round};
+    struct draft_entry entry = {.seq = &seq, .round = &round};
     struct block_drafter ops = drafter_ops(d);
     struct error err = {0};
     ck_assert_uint_eq(json_array_size(passes), 4);
