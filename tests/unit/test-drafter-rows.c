@@ -580,7 +580,7 @@ static void run_round(struct pair *p, struct picked *r, uint64_t seed)
     struct error err = {0};
     tokens[33] = (uint32_t)(seed * 13 % VOCAB);
     struct seq s = {.tokens = tokens, .n_tokens = 34, .n_kv = 33, .blocks = at.blocks};
-    struct draft_entry e = {&s, &r->round};
+    struct draft_entry e = {.seq = &s, .round = &r->round};
     inject(p, &at, 5, 0, 33, 33);
     r->round.proposal = &r->proposal;
     while (!r->round.done)
